@@ -1,0 +1,58 @@
+//! Who is an agent, what state it is in, and where its connections go.
+
+/// Value of the `TAGS` socket storage: the agent that owns a socket, for as long as the socket lives, whatever
+/// becomes of the process that made it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tag {
+    /// Number of the agent; 0 is nobody.
+    pub agent: u32,
+    pub _pad: u32,
+}
+
+/// The agent runs; its TCP connections are redirected to the daemon.
+pub const MODE_RUN: u32 = 0;
+/// The agent's network is cut: connects and datagrams fail, packets other than RST are dropped.
+pub const MODE_ISOLATED: u32 = 1;
+
+/// Value of the `STATES` map, keyed by agent number. An agent without an entry is held as if isolated: a map
+/// that was not written yet must not let anything through.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AgentState {
+    /// [`MODE_RUN`] or [`MODE_ISOLATED`]; anything else counts as isolated.
+    pub mode: u32,
+    /// What an isolated agent's `connect` and `sendmsg` fail with; 0 means `EPERM`.
+    pub errno: u32,
+}
+
+/// Value of the `LISTENERS` map, keyed by network namespace cookie: the ports on which the daemon accepts the
+/// connections of agents in that namespace, on 127.0.0.1 and `::1`. Host byte order; 0 means none.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Listener {
+    pub port4: u32,
+    pub port6: u32,
+}
+
+/// The one entry of the `SETTINGS` map.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// When the daemon was last known alive, `CLOCK_MONOTONIC` nanoseconds.
+    pub heartbeat_ns: u64,
+    /// With `fail_open`, the age of the heartbeat from which on agents pass unheld, nanoseconds.
+    pub stale_after_ns: u64,
+    /// 1: let agents through while the heartbeat is stale (`fail: open`). 0: hold them.
+    pub fail_open: u32,
+    /// 1: let UDP other than DNS through (`defaults.quic: allow`). 0: refuse it.
+    pub udp_allowed: u32,
+    /// The [`crate::ABI_VERSION`] of the daemon that wrote this entry.
+    pub abi_version: u32,
+    pub _pad: u32,
+}
+
+const _: () = assert!(size_of::<Tag>() == 8);
+const _: () = assert!(size_of::<AgentState>() == 8);
+const _: () = assert!(size_of::<Listener>() == 8);
+const _: () = assert!(size_of::<Settings>() == 32);

@@ -1,0 +1,132 @@
+//! Where a redirected connection wanted to go, on its way from the agent's socket to the daemon's.
+
+/// [`FlowKey::family`] of a connection that reached the daemon over IPv4 (v4-mapped included).
+pub const FAMILY_V4: u32 = 4;
+/// [`FlowKey::family`] of a connection that reached the daemon over IPv6.
+pub const FAMILY_V6: u32 = 6;
+
+/// The original destination of a redirected connection and who asked for it. Socket storage of the agent's
+/// socket (`ORIGINS`), then value of `FLOWS`, then socket storage of the socket the daemon accepts.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// Destination address; IPv4 in its v4-mapped form (`::ffff:a.b.c.d`).
+    pub addr: [u8; 16],
+    /// Destination port, host byte order.
+    pub port: u32,
+    /// Address family of the agent's socket call: [`FAMILY_V4`] or [`FAMILY_V6`].
+    pub family: u32,
+    /// Number of the agent.
+    pub agent: u32,
+    /// Process (thread group) that called `connect`; 0 for a kernel thread.
+    pub tgid: u32,
+    /// Its real user, as the host sees it.
+    pub uid: u32,
+    pub _pad: u32,
+    /// `SO_COOKIE` of the agent's socket.
+    pub cookie: u64,
+    /// `SO_NETNS_COOKIE` of the agent's network namespace.
+    pub netns: u64,
+}
+
+/// Key of `FLOWS`: the agent's side of the redirected connection, as both ends see it. Ports in host order.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FlowKey {
+    pub netns: u64,
+    /// The agent's source port.
+    pub agent_port: u32,
+    /// The daemon's listening port.
+    pub listen_port: u32,
+    /// [`FAMILY_V4`] or [`FAMILY_V6`].
+    pub family: u32,
+    pub _pad: u32,
+}
+
+/// The v4-mapped IPv6 form of an IPv4 address (RFC 4291 section 2.5.5.2).
+#[inline(always)]
+pub const fn map_v4(v4: [u8; 4]) -> [u8; 16] {
+    [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, v4[0], v4[1], v4[2], v4[3]]
+}
+
+/// The IPv4 address inside a v4-mapped one.
+#[inline(always)]
+pub fn unmap_v4(addr: &[u8; 16]) -> Option<[u8; 4]> {
+    let mut i = 0;
+    while i < 10 {
+        if addr[i] != 0 {
+            return None;
+        }
+        i += 1;
+    }
+    if addr[10] != 0xff || addr[11] != 0xff {
+        return None;
+    }
+    Some([addr[12], addr[13], addr[14], addr[15]])
+}
+
+/// `127.0.0.0/8` in v4-mapped form, or `::1`.
+#[inline(always)]
+pub fn is_loopback(addr: &[u8; 16]) -> bool {
+    match unmap_v4(addr) {
+        Some(v4) => v4[0] == 127,
+        None => is_zero_until(addr, 15) && addr[15] == 1,
+    }
+}
+
+/// `0.0.0.0` or `::`, which Linux connects to the loopback address.
+#[inline(always)]
+pub fn is_unspecified(addr: &[u8; 16]) -> bool {
+    match unmap_v4(addr) {
+        Some(v4) => v4[0] == 0 && v4[1] == 0 && v4[2] == 0 && v4[3] == 0,
+        None => is_zero_until(addr, 16),
+    }
+}
+
+// A loop instead of a slice comparison: the 5.15 verifier rejects what `[u8] == [u8]` compiles to.
+#[inline(always)]
+fn is_zero_until(addr: &[u8; 16], end: usize) -> bool {
+    let mut i = 0;
+    while i < end {
+        if addr[i] != 0 {
+            return false;
+        }
+        i += 1;
+    }
+    true
+}
+
+const _: () = assert!(size_of::<Origin>() == 56);
+const _: () = assert!(size_of::<FlowKey>() == 24);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn v6(last: u8) -> [u8; 16] {
+        let mut addr = [0; 16];
+        addr[15] = last;
+        addr
+    }
+
+    #[test]
+    fn mapped_addresses_round_trip() {
+        assert_eq!(unmap_v4(&map_v4([10, 1, 2, 3])), Some([10, 1, 2, 3]));
+        assert_eq!(unmap_v4(&v6(1)), None);
+    }
+
+    #[test]
+    fn loopback_is_seen_in_both_families() {
+        assert!(is_loopback(&map_v4([127, 9, 9, 9])));
+        assert!(is_loopback(&v6(1)));
+        assert!(!is_loopback(&map_v4([128, 0, 0, 1])));
+        assert!(!is_loopback(&v6(2)));
+    }
+
+    #[test]
+    fn unspecified_is_seen_in_both_families() {
+        assert!(is_unspecified(&map_v4([0, 0, 0, 0])));
+        assert!(is_unspecified(&v6(0)));
+        assert!(!is_unspecified(&v6(1)));
+    }
+}
