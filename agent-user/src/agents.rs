@@ -1,0 +1,211 @@
+//! The agents of this host: who they are, which cgroups are theirs, and that the kernel holds each of them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use agent_abi::{AgentState, MODE_ISOLATED, MODE_RUN};
+use anyhow::{Context, Result, bail};
+use arc_swap::ArcSwap;
+use tracing::{info, warn};
+
+use crate::decide::stop::{Level, Selector};
+use crate::gate::Gate;
+use crate::identity::Agent;
+use crate::kernel::{Kernel, cgroup};
+use crate::record::metrics::Metrics;
+use crate::selectors::{Selectors, Walk};
+use crate::state::State;
+
+/// Time for the command of `interlock exec` to enter its cgroup.
+const ENTER_WITHIN: Duration = Duration::from_secs(10);
+
+/// The directory of agents.
+#[derive(Debug)]
+pub struct Agents {
+    kernel: Arc<Kernel>,
+    state: Arc<State>,
+    gate: Arc<Gate>,
+    metrics: Arc<Metrics>,
+    /// The cgroup v2 mount.
+    root: PathBuf,
+    /// Below the root; its children are made by `interlock exec`.
+    exec_cgroup: String,
+    /// Read once per connection, without a lock.
+    by_number: ArcSwap<HashMap<u32, Arc<Agent>>>,
+    held: Mutex<BTreeMap<String, Held>>,
+}
+
+/// A cgroup the kernel holds.
+#[derive(Clone, Debug)]
+pub struct Held {
+    /// The kernel's id of the cgroup: its inode.
+    pub id: u64,
+    pub agent: Arc<Agent>,
+    /// When `interlock exec` made it; such a cgroup is removed when its last process has gone.
+    made: Option<Instant>,
+}
+
+impl Agents {
+    pub fn new(
+        kernel: Arc<Kernel>,
+        state: Arc<State>,
+        gate: Arc<Gate>,
+        metrics: Arc<Metrics>,
+        root: PathBuf,
+        exec_cgroup: String,
+    ) -> Agents {
+        let by_number = ArcSwap::from_pointee(HashMap::new());
+        Agents { kernel, state, gate, metrics, root, exec_cgroup, by_number, held: Mutex::default() }
+    }
+
+    fn held_now(&self) -> MutexGuard<'_, BTreeMap<String, Held>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The agent behind a number the kernel reported.
+    pub fn by_number(&self, number: u32) -> Option<Arc<Agent>> {
+        self.by_number.load().get(&number).cloned()
+    }
+
+    /// The agents known now whose names a stop is for.
+    pub fn matching(&self, selector: &Selector) -> Vec<Arc<Agent>> {
+        let mut agents: Vec<_> =
+            self.by_number.load().values().filter(|agent| selector.matches(&agent.name)).cloned().collect();
+        agents.sort_by(|a, b| a.name.cmp(&b.name));
+        agents
+    }
+
+    /// Every cgroup held, by path below the cgroup root.
+    pub fn held(&self) -> Vec<(String, Held)> {
+        self.held_now().iter().map(|(path, held)| (path.clone(), held.clone())).collect()
+    }
+
+    /// The absolute directory of a cgroup path.
+    pub fn dir(&self, path: &str) -> PathBuf {
+        self.root.join(path.trim_start_matches('/'))
+    }
+
+    /// The agent in whose cgroup a process is. Also `Some` for cgroups nested below an agent's.
+    pub fn of_cgroup(&self, path: &str) -> Option<Arc<Agent>> {
+        let held = self.held_now();
+        let inside = |agent: &str| path.strip_prefix(agent).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        held.iter().find(|(agent, _)| inside(agent)).map(|(_, held)| Arc::clone(&held.agent))
+    }
+
+    /// Makes the kernel's state of an agent what the stops in force say.
+    pub fn apply_stops(&self, agent: &Agent) -> Result<()> {
+        let rules = self.gate.rules();
+        let isolated = rules.stops.iter().any(|stop| stop.level >= Level::Isolate && stop.selector.matches(&agent.name));
+        let mode = if isolated { MODE_ISOLATED } else { MODE_RUN };
+        self.kernel.set_state(agent.number, AgentState { mode, errno: 0 })
+    }
+
+    /// The agent of this name, known to the kernel from now on in the state its stops ask for.
+    fn named(&self, name: &str) -> Result<Arc<Agent>> {
+        let known = self.by_number.load();
+        if let Some(agent) = known.values().find(|agent| &*agent.name == name) {
+            return Ok(Arc::clone(agent));
+        }
+        let number = self.state.agent_number(name)?;
+        let agent = Arc::new(Agent { number, name: name.into(), metrics: self.metrics.agent(name) });
+        let mut agents = HashMap::clone(&known);
+        agents.insert(number, Arc::clone(&agent));
+        self.by_number.store(Arc::new(agents));
+        // After it is listed: a stop that comes now either sees it or is seen here.
+        self.apply_stops(&agent)?;
+        Ok(agent)
+    }
+
+    fn hold(&self, held: &mut BTreeMap<String, Held>, path: &str, name: &str, made: Option<Instant>) -> Result<()> {
+        let dir = self.dir(path);
+        let id = cgroup::id(&dir)?;
+        if held.get(path).is_some_and(|known| known.id == id) {
+            return Ok(());
+        }
+        let agent = self.named(name)?;
+        self.kernel.hold(&dir, id, agent.number).with_context(|| format!("hold cgroup {path}"))?;
+        info!(agent = name, cgroup = path, "holding");
+        held.insert(path.to_owned(), Held { id, agent, made });
+        Ok(())
+    }
+
+    /// Brings what is held in line with the cgroup tree. Called whenever the tree may have changed.
+    pub fn refresh(&self, selectors: &Selectors) -> Walk {
+        let walk = selectors.walk(&self.root);
+        let mut held = self.held_now();
+        for found in &walk.found {
+            if let Err(error) = self.hold(&mut held, &found.path, &found.name, None) {
+                // The cgroup may have vanished between the walk and the look at it.
+                if self.dir(&found.path).exists() {
+                    warn!(cgroup = found.path, agent = found.name, error = format!("{error:#}"), "agent not held");
+                }
+            }
+        }
+        held.retain(|path, held| {
+            let dir = self.dir(path);
+            let settled = held.made.is_some_and(|made| made.elapsed() > ENTER_WITHIN);
+            if settled && !cgroup::is_populated(&dir) {
+                // Fails when a process has just entered it, which then shows as populated.
+                let _ = std::fs::remove_dir(&dir);
+            }
+            if cgroup::id(&dir).is_ok_and(|id| id == held.id) {
+                return true;
+            }
+            info!(agent = &*held.agent.name, cgroup = path, "gone");
+            if let Err(error) = self.kernel.let_go(held.id) {
+                warn!(cgroup = path, error = format!("{error:#}"), "stale entry in the kernel");
+            }
+            false
+        });
+        walk
+    }
+
+    /// Takes up what an earlier daemon left: cgroups of `interlock exec` that still run, and entries of cgroups
+    /// that are gone.
+    pub fn take_over(&self, selectors: &Selectors) -> Result<()> {
+        let names: HashMap<u32, String> = self.state.agent_names();
+        let known: HashMap<u64, u32> = self.kernel.held().into_iter().collect();
+        let exec = self.dir(&self.exec_cgroup);
+        for dir in cgroup::children(&exec) {
+            let Some(name) = cgroup::id(&dir).ok().and_then(|id| known.get(&id)).and_then(|number| names.get(number))
+            else {
+                continue;
+            };
+            let path = format!("{}/{}", self.exec_cgroup, file_name(&dir));
+            self.hold(&mut self.held_now(), &path, name, Some(Instant::now()))?;
+        }
+        self.refresh(selectors);
+        let live: Vec<u64> = self.held_now().values().map(|held| held.id).collect();
+        for id in known.into_keys().filter(|id| !live.contains(id)) {
+            self.kernel.let_go(id)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a cgroup for a command that will run as agent `name`, held before the command can enter it. Returns
+    /// its directory.
+    pub fn make_cgroup(&self, name: &str) -> Result<PathBuf> {
+        if name.is_empty() || name.len() > 128 || name.chars().any(char::is_control) {
+            bail!("agent name {name:?}: give 1 to 128 printable characters");
+        }
+        let mut held = self.held_now();
+        let stem = name.replace('/', "_");
+        for n in 1.. {
+            let path = format!("{}/{stem}.{n}", self.exec_cgroup);
+            let dir = self.dir(&path);
+            if held.contains_key(&path) || dir.exists() {
+                continue;
+            }
+            std::fs::create_dir_all(&dir).with_context(|| format!("create cgroup {path}"))?;
+            self.hold(&mut held, &path, name, Some(Instant::now()))?;
+            return Ok(dir);
+        }
+        bail!("no free cgroup name for agent {name:?}")
+    }
+}
+
+fn file_name(dir: &Path) -> String {
+    dir.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}

@@ -1,0 +1,257 @@
+//! The daemon's configuration file, read once and checked. Every default is here.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use bytesize::ByteSize;
+use jiff::SignedDuration;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+/// Where CLI commands look for the daemon unless told otherwise.
+pub const RUNTIME_DIR: &str = "/run/interlock";
+const STATE_DIR: &str = "/var/lib/interlock";
+const PIN_DIR: &str = "/sys/fs/bpf/interlock";
+const RECORDS: &str = "/var/log/interlock/records.jsonl";
+const METRICS_ADDR: &str = "127.0.0.1:9464";
+const EXEC_CGROUP: &str = "/interlock/agents";
+
+/// `/etc/interlock/config.yaml`, as written. Relative paths are relative to the file.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Version of the file format: 1.
+    pub version: u32,
+    /// Cgroups, below the cgroup v2 root, on which the kernel programs sit. They must contain every agent, the
+    /// daemon, and whoever may hand an agent a socket. Empty: every cgroup right below the root.
+    #[serde(default)]
+    pub attach: Vec<String>,
+    /// Who is an agent.
+    #[serde(default)]
+    pub agents: Vec<AgentSelector>,
+    /// The rules file; without one only the defaults apply.
+    #[serde(default)]
+    pub rules: Option<PathBuf>,
+    #[serde(default = "default_state_dir")]
+    pub state_dir: PathBuf,
+    /// Holds `control.sock`.
+    #[serde(default = "default_runtime_dir")]
+    pub runtime_dir: PathBuf,
+    /// On a bpffs.
+    #[serde(default = "default_pin_dir")]
+    pub pin_dir: PathBuf,
+    #[serde(default)]
+    pub records: Records,
+    #[serde(default = "default_metrics_addr")]
+    pub metrics_addr: SocketAddr,
+    #[serde(default)]
+    pub fail: Fail,
+    #[serde(default)]
+    pub limits: Limits,
+    /// How long a stop goes on reading what a server still answers to a call it had received.
+    #[serde(default = "default_evidence_window")]
+    #[schemars(with = "String")]
+    pub evidence_window: SignedDuration,
+    /// Cgroup in which `interlock exec` makes one for each command, below the cgroup v2 root.
+    #[serde(default = "default_exec_cgroup")]
+    pub exec_cgroup: String,
+}
+
+/// How a cgroup becomes an agent.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AgentSelector {
+    /// Name of the agent. `{unit}` stands for the systemd unit without its suffix, `{cgroup}` for the last part of
+    /// the cgroup path.
+    pub name: String,
+    /// Glob over cgroup paths below the cgroup v2 root; `*` does not cross a `/`.
+    #[serde(default)]
+    pub cgroup: Option<String>,
+    /// Glob over names of systemd units.
+    #[serde(default)]
+    pub systemd: Option<String>,
+}
+
+/// Where records go and what they hold.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Records {
+    pub path: PathBuf,
+    pub arguments: Arguments,
+}
+
+impl Default for Records {
+    fn default() -> Records {
+        Records { path: RECORDS.into(), arguments: Arguments::Digest }
+    }
+}
+
+/// What a decision record keeps of a call's arguments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Arguments {
+    /// Their SHA-256.
+    Digest,
+    /// All of them, beside the digest.
+    Full,
+}
+
+/// What becomes of agents while the daemon is gone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Fail {
+    /// Their connects are refused.
+    #[default]
+    Closed,
+    /// Their connects pass unread once the daemon was not heard of for [`STALE_AFTER`]. Isolated agents stay isolated.
+    Open,
+}
+
+/// Age of the daemon's heartbeat from which on `fail: open` applies.
+pub const STALE_AFTER: Duration = Duration::from_secs(5);
+
+/// The bounds of what is held in memory.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Limits {
+    /// One JSON message, request or answer.
+    #[schemars(with = "String")]
+    pub message: ByteSize,
+    /// One server-sent event.
+    #[schemars(with = "String")]
+    pub event: ByteSize,
+    /// The head of one HTTP message.
+    #[schemars(with = "String")]
+    pub header: ByteSize,
+    /// Nesting of one JSON message.
+    pub depth: usize,
+    /// Connections of agents at a time; further ones are reset and counted.
+    pub connections: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            message: ByteSize::mib(4),
+            event: ByteSize::mib(16),
+            header: ByteSize::kib(64),
+            depth: 128,
+            connections: 20_000,
+        }
+    }
+}
+
+fn default_state_dir() -> PathBuf {
+    STATE_DIR.into()
+}
+fn default_runtime_dir() -> PathBuf {
+    RUNTIME_DIR.into()
+}
+fn default_pin_dir() -> PathBuf {
+    PIN_DIR.into()
+}
+fn default_metrics_addr() -> SocketAddr {
+    METRICS_ADDR.parse().expect("the default is an address")
+}
+fn default_exec_cgroup() -> String {
+    EXEC_CGROUP.to_owned()
+}
+fn default_evidence_window() -> SignedDuration {
+    SignedDuration::from_secs(30)
+}
+
+impl Config {
+    /// Reads and checks a configuration file. Errors carry the file, the place in it and the remedy.
+    pub fn load(path: &Path) -> Result<Config> {
+        let mut config: Config = load_yaml(path)?;
+        let base = path.parent().unwrap_or(Path::new("/"));
+        for file in [&mut config.state_dir, &mut config.runtime_dir, &mut config.pin_dir, &mut config.records.path] {
+            *file = base.join(&*file);
+        }
+        config.rules = config.rules.map(|rules| base.join(rules));
+        config.check().with_context(|| path.display().to_string())?;
+        Ok(config)
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.version != 1 {
+            bail!("version {} is not known; this interlock reads version 1", self.version);
+        }
+        for path in self.attach.iter().chain([&self.exec_cgroup]) {
+            check_cgroup_path(path)?;
+        }
+        for agent in &self.agents {
+            match (&agent.cgroup, &agent.systemd) {
+                (Some(cgroup), None) => check_cgroup_path(cgroup)?,
+                (None, Some(_)) => {}
+                _ => bail!("agent {:?}: give it exactly one of `cgroup` and `systemd`", agent.name),
+            }
+            if agent.name.is_empty() {
+                bail!("agents: `name` is empty");
+            }
+        }
+        if self.evidence_window.is_negative() {
+            bail!("evidence_window: must not be negative");
+        }
+        Ok(())
+    }
+}
+
+fn check_cgroup_path(path: &str) -> Result<()> {
+    if !path.starts_with('/') || path == "/" || path.split('/').any(|part| part == "..") {
+        bail!("cgroup {path:?}: give a path below the cgroup v2 root, such as /agents.slice; the root itself cannot be held");
+    }
+    Ok(())
+}
+
+/// Reads a YAML file strictly. Errors carry the file and the place in it.
+pub fn load_yaml<T: DeserializeOwned>(path: &Path) -> Result<T> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
+    serde_saphyr::from_str(&text).with_context(|| path.display().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(text: &str) -> Result<Config> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("config.yaml");
+        std::fs::write(&path, text).unwrap();
+        Config::load(&path)
+    }
+
+    #[track_caller]
+    fn check_error(text: &str, expect: &str) {
+        let error = format!("{:#}", load(text).unwrap_err());
+        assert!(error.contains(expect) && error.contains("config.yaml"), "{error}");
+    }
+
+    #[test]
+    fn small_config_gets_the_defaults() {
+        let config = load("version: 1\nagents: [{name: coder, cgroup: '/agents.slice/coder*'}]").unwrap();
+        assert_eq!(config.metrics_addr.port(), 9464);
+        assert_eq!(config.limits.message.as_u64(), 4 << 20);
+        assert_eq!(config.fail, Fail::Closed);
+    }
+
+    #[test]
+    fn sizes_times_and_relative_paths_are_understood() {
+        let config = load("version: 1\nrules: rules.yaml\nlimits: {message: 1MiB}\nevidence_window: 3s").unwrap();
+        assert_eq!(config.limits.message.as_u64(), 1 << 20);
+        assert_eq!(config.evidence_window, SignedDuration::from_secs(3));
+        assert!(config.rules.unwrap().is_absolute());
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        check_error("version: 1\nagent: []", "agent");
+        check_error("version: 7", "version 7");
+        check_error("version: 1\nattach: ['/']", "the root itself");
+        check_error("version: 1\nagents: [{name: a}]", "exactly one of");
+        check_error("version: 1\nfail: maybe", "maybe");
+    }
+}

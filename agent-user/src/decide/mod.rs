@@ -1,0 +1,146 @@
+//! Whether a message may go on: one immutable snapshot of policy and stops, read without a lock.
+//!
+//! Nothing here does IO or reads a clock. Bias: a stop beats every rule, a deny beats an allow, and what no rule
+//! mentions is allowed unless [`policy::Defaults`] says otherwise.
+
+pub mod policy;
+pub mod scope;
+pub mod stop;
+
+use std::sync::Arc;
+
+use policy::Policy;
+use scope::Scope;
+use stop::Stop;
+
+/// Everything a verdict depends on, published as one value. A message is judged by exactly one snapshot.
+#[derive(Debug)]
+pub struct Rules {
+    /// Grows by one with every published change of policy or stops.
+    pub generation: u64,
+    pub policy: Arc<Policy>,
+    /// Stops in force, oldest first.
+    pub stops: Vec<Arc<Stop>>,
+}
+
+impl Rules {
+    /// The stop in force for this agent: the one that goes furthest, and of these the oldest.
+    pub fn stop_for(&self, agent: &str) -> Option<&Arc<Stop>> {
+        let concerned = self.stops.iter().filter(|stop| stop.selector.matches(agent));
+        concerned.reduce(|first, stop| if stop.level > first.level { stop } else { first })
+    }
+}
+
+/// What a rule looks at in a message. Texts are as decoded, never as escaped on the wire.
+#[derive(Clone, Copy, Debug)]
+pub struct Subject<'a> {
+    /// The JSON-RPC method; `None` for a response.
+    pub method: Option<&'a str>,
+    /// Tool, prompt, resource or task the method names.
+    pub name: Option<&'a str>,
+}
+
+/// What becomes of a message.
+#[derive(Clone, Debug, Default)]
+pub struct Verdict {
+    /// Why the message is refused; `None` lets it through.
+    pub refusal: Option<Refusal>,
+    /// Ids of all rules that fired, in policy order, enforced or observed.
+    pub fired: Vec<Arc<str>>,
+    /// A rule in `mode: observe` would have refused it.
+    pub would_deny: bool,
+}
+
+impl Verdict {
+    /// The value of the `verdict` field of records and metrics.
+    pub fn label(&self) -> &'static str {
+        match (&self.refusal, self.would_deny) {
+            (Some(_), _) => "deny",
+            (None, true) => "would_deny",
+            (None, false) => "allow",
+        }
+    }
+}
+
+/// Why a message is refused.
+#[derive(Clone, Debug)]
+pub enum Refusal {
+    /// An operator's stop.
+    Stop(Arc<Stop>),
+    /// A rule of the policy: its id and the reason its author gave.
+    Rule { id: Arc<str>, reason: Arc<str> },
+    /// A built-in guard, or a `defaults:` entry set to deny.
+    Guard(Guard),
+}
+
+/// Refusals that need no rule.
+#[derive(Clone, Debug)]
+pub enum Guard {
+    /// The bytes are no message both sides would read alike; the label says what is wrong with them.
+    Undecodable(&'static str),
+    /// A message or event over its bound.
+    Oversized { limit: usize },
+    /// An `Mcp-*` header contradicts the body (MCP 2026-07-28, streamable HTTP).
+    HeaderMismatch { header: &'static str, header_value: String, body_value: String },
+    /// Another element of the same batch was refused, so none was sent.
+    Batch,
+}
+
+impl Refusal {
+    /// The rule id shown to agents, operators and metrics.
+    pub fn rule(&self) -> &str {
+        match self {
+            Refusal::Stop(_) => "stop",
+            Refusal::Rule { id, .. } => id,
+            Refusal::Guard(guard) => guard.rule(),
+        }
+    }
+
+    /// A bounded label for metrics: never a text that an agent or a server chose.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Refusal::Stop(_) => "stop",
+            Refusal::Rule { .. } => "rule",
+            Refusal::Guard(Guard::Undecodable(label)) => label,
+            Refusal::Guard(Guard::Oversized { .. }) => "oversized",
+            Refusal::Guard(Guard::HeaderMismatch { .. }) => "header_mismatch",
+            Refusal::Guard(Guard::Batch) => "batch",
+        }
+    }
+
+    /// The reason in words, for the agent and the record.
+    pub fn reason(&self) -> String {
+        match self {
+            Refusal::Stop(stop) => stop.reason.to_string(),
+            Refusal::Rule { reason, .. } => reason.to_string(),
+            Refusal::Guard(Guard::Undecodable(label)) => format!("the message cannot be read unambiguously: {label}"),
+            Refusal::Guard(Guard::Oversized { limit }) => format!("the message is larger than the limit of {limit} bytes"),
+            Refusal::Guard(Guard::HeaderMismatch { header, header_value, body_value }) => {
+                format!("header {header} says {header_value:?} but the body says {body_value:?}")
+            }
+            Refusal::Guard(Guard::Batch) => "another call of the same batch was refused, so none was sent".to_owned(),
+        }
+    }
+}
+
+impl Guard {
+    /// The stable id of the guard, in place of a rule id.
+    pub fn rule(&self) -> &'static str {
+        match self {
+            Guard::Undecodable(_) => "default:undecodable",
+            Guard::Oversized { .. } => "default:oversized",
+            Guard::HeaderMismatch { .. } => "guard:header-mismatch",
+            Guard::Batch => "guard:batch",
+        }
+    }
+}
+
+/// Judges one message of `agent` against one snapshot. `scope` is what the snapshot says about this agent and
+/// server, computed once per connection and generation.
+pub fn decide(rules: &Rules, agent: &str, scope: &Scope, subject: &Subject<'_>) -> Verdict {
+    let mut verdict = rules.policy.judge(scope, subject);
+    if let Some(stop) = rules.stop_for(agent) {
+        verdict.refusal = Some(Refusal::Stop(Arc::clone(stop)));
+    }
+    verdict
+}

@@ -1,0 +1,452 @@
+//! The rules an operator writes, checked once when loaded and indexed so that a rule that cannot match costs a
+//! call nothing.
+//!
+//! The file's shape is the contract of `interlock config schema`; unknown fields, unknown actions and duplicate
+//! ids are errors that name the rule and the remedy.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use globset::{Candidate, Glob, GlobSet, GlobSetBuilder};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::scope::Scope;
+use super::{Refusal, Subject, Verdict};
+
+/// The rules file, as written.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PolicyFile {
+    /// Version of the file format: 1.
+    pub version: u32,
+    #[serde(default)]
+    pub defaults: Defaults,
+    #[serde(default)]
+    pub rules: Vec<RuleFile>,
+}
+
+/// What to do where no rule can say.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Defaults {
+    /// A call of a tool that no `tools/list` showed. Only `allow` for now.
+    pub unseen_tool: Bias,
+    /// Bytes that no two readers would understand alike: broken JSON, duplicate members, unknown content codings.
+    pub undecodable: Bias,
+    /// Connections whose content cannot be read: TLS, HTTP/2 and anything that is not HTTP.
+    pub opaque: Bias,
+    /// UDP other than DNS, which may be QUIC.
+    pub quic: Bias,
+    /// JSON messages and events over their limit.
+    pub oversized: Bias,
+}
+
+impl Default for Defaults {
+    fn default() -> Defaults {
+        Defaults {
+            unseen_tool: Bias::Allow,
+            undecodable: Bias::Deny,
+            opaque: Bias::Allow,
+            quic: Bias::Deny,
+            oversized: Bias::Deny,
+        }
+    }
+}
+
+/// The two answers a default can give.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Bias {
+    Allow,
+    Deny,
+}
+
+/// One rule, as written.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RuleFile {
+    /// Unique within the file; shown to the agent, in records and in metrics.
+    pub id: String,
+    pub action: Action,
+    #[serde(default)]
+    pub phase: Phase,
+    #[serde(default)]
+    pub mode: Mode,
+    #[serde(default, rename = "match")]
+    pub matches: Match,
+    /// Shown to the agent and the operator.
+    #[serde(default)]
+    pub reason: Option<String>,
+}
+
+/// What a rule does when it fires.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    /// Refuse the message.
+    Deny,
+}
+
+/// Which messages a rule looks at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// What the agent sends.
+    #[default]
+    Request,
+}
+
+/// Whether a rule acts or only speaks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    #[default]
+    Enforce,
+    /// Recorded and counted as `would_deny`, never applied.
+    Observe,
+}
+
+/// Globs, ANDed over the fields; a list is ORed. A field left out matches everything.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Match {
+    /// Name of the agent.
+    pub agent: Option<Globs>,
+    /// Host, `host:port`, address or `address:port` of the server. A host is what the agent's request says;
+    /// an address is where its connection really goes.
+    pub server: Option<Globs>,
+    /// JSON-RPC method.
+    pub method: Option<Globs>,
+    /// Name of the tool (or prompt, resource, task) the method names.
+    pub tool: Option<Globs>,
+}
+
+/// One glob or a list of them.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Globs {
+    One(String),
+    Many(Vec<String>),
+}
+
+impl Globs {
+    fn patterns(&self) -> &[String] {
+        match self {
+            Globs::One(pattern) => std::slice::from_ref(pattern),
+            Globs::Many(patterns) => patterns,
+        }
+    }
+}
+
+/// A checked, indexed policy.
+#[derive(Debug)]
+pub struct Policy {
+    pub defaults: Defaults,
+    rules: Vec<Rule>,
+    /// Rules that name tools, by tool.
+    by_tool: Index,
+    /// Rules that name no tool but methods, by method.
+    by_method: Index,
+    /// Rules that name neither.
+    unconditional: Vec<usize>,
+}
+
+#[derive(Debug)]
+struct Rule {
+    id: Arc<str>,
+    mode: Mode,
+    reason: Arc<str>,
+    agent: Option<GlobSet>,
+    server: Option<GlobSet>,
+    method: Option<GlobSet>,
+}
+
+/// Globs of many rules as one automaton.
+#[derive(Debug, Default)]
+struct Index {
+    globs: GlobSet,
+    /// The rule each glob belongs to.
+    rules: Vec<usize>,
+}
+
+impl Default for Policy {
+    /// No rules, the safe defaults.
+    fn default() -> Policy {
+        Policy {
+            defaults: Defaults::default(),
+            rules: Vec::new(),
+            by_tool: Index::default(),
+            by_method: Index::default(),
+            unconditional: Vec::new(),
+        }
+    }
+}
+
+impl Policy {
+    /// Checks and compiles a rules file. The error names the rule, by id and position, and what to do.
+    pub fn compile(file: PolicyFile) -> Result<Policy, String> {
+        if file.version != 1 {
+            return Err(format!("version {} is not known; this interlock reads version 1", file.version));
+        }
+        if file.defaults.unseen_tool == Bias::Deny {
+            return Err("defaults: `unseen_tool: deny` needs a tool baseline, which this version does not keep; use `allow`".into());
+        }
+        let mut policy = Policy { defaults: file.defaults, ..Policy::default() };
+        let mut ids = HashSet::new();
+        let (mut tools, mut methods) = (IndexBuilder::default(), IndexBuilder::default());
+        for (position, rule) in file.rules.into_iter().enumerate() {
+            if rule.id.is_empty() {
+                return Err(format!("rule {}: `id` is empty; give it a name", position + 1));
+            }
+            if !ids.insert(rule.id.clone()) {
+                return Err(format!("rule {}: id {:?} is used twice; ids must be unique", position + 1, rule.id));
+            }
+            let context = |error: String| format!("rule {} ({}): {error}", position + 1, rule.id);
+            let matches = &rule.matches;
+            if let Some(globs) = &matches.tool {
+                tools.add(position, globs, "tool").map_err(context)?;
+            } else if let Some(globs) = &matches.method {
+                methods.add(position, globs, "method").map_err(context)?;
+            } else {
+                policy.unconditional.push(position);
+            }
+            policy.rules.push(Rule {
+                agent: compile_globs(&matches.agent, "agent").map_err(context)?,
+                server: compile_globs(&matches.server, "server").map_err(context)?,
+                method: compile_globs(&matches.method, "method").map_err(context)?,
+                mode: rule.mode,
+                reason: rule.reason.as_deref().unwrap_or("not allowed by policy").into(),
+                id: rule.id.into(),
+            });
+        }
+        policy.by_tool = tools.build()?;
+        policy.by_method = methods.build()?;
+        Ok(policy)
+    }
+
+    /// Number of rules.
+    pub fn len(&self) -> usize {
+        self.rules.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.rules.is_empty()
+    }
+
+    /// The rules that can fire for this agent and any of these names of the server.
+    pub fn scope(&self, agent: &str, server_names: &[&str]) -> Scope {
+        let mut scope = Scope::with_rules(self.rules.len());
+        for (index, rule) in self.rules.iter().enumerate() {
+            let agent_matches = rule.agent.as_ref().is_none_or(|globs| globs.is_match(agent));
+            let server_matches = || {
+                rule.server.as_ref().is_none_or(|globs| server_names.iter().any(|name| globs.is_match(name)))
+            };
+            if agent_matches && server_matches() {
+                scope.insert(index);
+            }
+        }
+        scope
+    }
+
+    /// Judges a message by the rules of `scope`. All of them are looked at; the first enforced one is the reason.
+    pub(super) fn judge(&self, scope: &Scope, subject: &Subject<'_>) -> Verdict {
+        let mut verdict = Verdict::default();
+        let Some(method) = subject.method else { return verdict };
+        if scope.is_empty() {
+            return verdict;
+        }
+        let mut candidates = self.unconditional.clone();
+        if let Some(name) = subject.name {
+            self.by_tool.find(name, &mut candidates);
+        }
+        self.by_method.find(method, &mut candidates);
+        candidates.sort_unstable();
+        candidates.dedup();
+        for index in candidates {
+            let rule = &self.rules[index];
+            if !scope.contains(index) || rule.method.as_ref().is_some_and(|globs| !globs.is_match(method)) {
+                continue;
+            }
+            verdict.fired.push(Arc::clone(&rule.id));
+            match rule.mode {
+                Mode::Observe => verdict.would_deny = true,
+                Mode::Enforce if verdict.refusal.is_none() => {
+                    let (id, reason) = (Arc::clone(&rule.id), Arc::clone(&rule.reason));
+                    verdict.refusal = Some(Refusal::Rule { id, reason });
+                }
+                Mode::Enforce => {}
+            }
+        }
+        verdict
+    }
+}
+
+impl Index {
+    fn find(&self, text: &str, found: &mut Vec<usize>) {
+        if self.rules.is_empty() {
+            return;
+        }
+        let globs = self.globs.matches_candidate(&Candidate::new(text));
+        found.extend(globs.into_iter().map(|glob| self.rules[glob]));
+    }
+}
+
+#[derive(Default)]
+struct IndexBuilder {
+    globs: Vec<Glob>,
+    rules: Vec<usize>,
+}
+
+impl IndexBuilder {
+    fn add(&mut self, rule: usize, globs: &Globs, field: &str) -> Result<(), String> {
+        for pattern in globs.patterns() {
+            self.globs.push(compile_glob(pattern, field)?);
+            self.rules.push(rule);
+        }
+        Ok(())
+    }
+
+    fn build(self) -> Result<Index, String> {
+        let mut set = GlobSetBuilder::new();
+        for glob in self.globs {
+            set.add(glob);
+        }
+        let globs = set.build().map_err(|error| format!("rules too large to index: {error}"))?;
+        Ok(Index { globs, rules: self.rules })
+    }
+}
+
+fn compile_globs(globs: &Option<Globs>, field: &str) -> Result<Option<GlobSet>, String> {
+    let Some(globs) = globs else { return Ok(None) };
+    let mut set = GlobSetBuilder::new();
+    for pattern in globs.patterns() {
+        set.add(compile_glob(pattern, field)?);
+    }
+    set.build().map(Some).map_err(|error| format!("match.{field}: {error}"))
+}
+
+fn compile_glob(pattern: &str, field: &str) -> Result<Glob, String> {
+    if pattern.is_empty() {
+        return Err(format!("match.{field}: an empty glob matches nothing; leave the field out to match everything"));
+    }
+    Glob::new(pattern).map_err(|error| format!("match.{field}: glob {pattern:?}: {}", error.kind()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy(rules: &str) -> Policy {
+        let file = serde_saphyr::from_str(&format!("version: 1\nrules:\n{rules}")).unwrap();
+        Policy::compile(file).unwrap()
+    }
+
+    #[track_caller]
+    fn check(rules: &str, agent: &str, method: &str, name: Option<&str>, expect: &[&str]) {
+        let policy = policy(rules);
+        let scope = policy.scope(agent, &["bank.internal", "10.0.0.7:443"]);
+        let verdict = policy.judge(&scope, &Subject { method: Some(method), name });
+        let fired: Vec<&str> = verdict.fired.iter().map(|id| &**id).collect();
+        assert_eq!(fired, expect);
+        assert_eq!(verdict.refusal.is_some(), !expect.is_empty());
+    }
+
+    const CALL: &str = "tools/call";
+
+    #[test]
+    fn fields_are_anded_and_lists_are_ored() {
+        let rules = r#"
+  - {id: a, action: deny, match: {agent: "pay/*", server: "*.internal", method: tools/call, tool: [wire, "pay_*"]}}"#;
+        check(rules, "pay/1", CALL, Some("wire"), &["a"]);
+        check(rules, "pay/1", CALL, Some("pay_now"), &["a"]);
+        check(rules, "pay/1", CALL, Some("read"), &[]);
+        check(rules, "other", CALL, Some("wire"), &[]);
+        check(rules, "pay/1", "prompts/get", Some("wire"), &[]);
+        check(&rules.replace("*.internal", "*.example"), "pay/1", CALL, Some("wire"), &[]);
+    }
+
+    #[test]
+    fn server_is_matched_by_name_and_by_address() {
+        for server in ["bank.*", "10.0.0.7:443", "10.0.*"] {
+            check(&format!("  - {{id: a, action: deny, match: {{server: '{server}'}}}}"), "x", "ping", None, &["a"]);
+        }
+    }
+
+    #[test]
+    fn every_rule_that_fires_is_listed() {
+        let rules = "  - {id: a, action: deny}\n  - {id: b, action: deny, match: {method: 'tools/*'}}\n  - {id: c, action: deny, match: {tool: t}}";
+        check(rules, "x", CALL, Some("t"), &["a", "b", "c"]);
+        check(rules, "x", "ping", None, &["a"]);
+    }
+
+    #[test]
+    fn observe_speaks_and_does_not_act() {
+        let policy = policy("  - {id: a, action: deny, mode: observe}");
+        let verdict = policy.judge(&policy.scope("x", &[]), &Subject { method: Some(CALL), name: Some("t") });
+        assert!(verdict.refusal.is_none());
+        assert_eq!(verdict.label(), "would_deny");
+    }
+
+    #[test]
+    fn responses_meet_no_request_rule() {
+        let policy = policy("  - {id: a, action: deny}");
+        let verdict = policy.judge(&policy.scope("x", &[]), &Subject { method: None, name: None });
+        assert!(verdict.refusal.is_none() && verdict.fired.is_empty());
+    }
+
+    #[track_caller]
+    fn check_error(text: &str, expect: &str) {
+        let error = match serde_saphyr::from_str::<PolicyFile>(text) {
+            Ok(file) => Policy::compile(file).unwrap_err(),
+            Err(error) => error.to_string(),
+        };
+        assert!(error.contains(expect), "{error}");
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        check_error("version: 2", "version 2 is not known");
+        check_error("version: 1\nrules: [{id: a, action: deny, tol: x}]", "tol");
+        check_error("version: 1\nrules: [{id: a, action: explode}]", "explode");
+        check_error("version: 1\nrules: [{id: a, action: deny}, {id: a, action: deny}]", "used twice");
+        check_error("version: 1\nrules: [{id: a, action: deny, match: {tool: 'x['}}]", "rule 1 (a): match.tool");
+        check_error("version: 1\nrules: [{id: a, action: deny, match: {tool: ''}}]", "empty glob");
+        check_error("version: 1\ndefaults: {opaque: maybe}", "maybe");
+    }
+
+    /// The index must never change a decision: compare with looking at every rule.
+    #[test]
+    fn index_agrees_with_every_rule_looked_at() {
+        let globs = ["a", "b*", "*c", "a*c", "?", "*"];
+        let names = ["a", "b", "bc", "ac", "abc", "zz", "x/a", "x/c"];
+        let mut rules = String::new();
+        for (i, tool) in globs.iter().enumerate() {
+            for (j, method) in globs.iter().enumerate() {
+                rules += &format!("  - {{id: r{i}{j}, action: deny, match: {{tool: '{tool}', method: '{method}'}}}}\n");
+            }
+            rules += &format!("  - {{id: m{i}, action: deny, match: {{method: '{tool}'}}}}\n");
+        }
+        let policy = policy(&rules);
+        let scope = policy.scope("x", &[]);
+        let matches = |glob: &str, text: &str| Glob::new(glob).unwrap().compile_matcher().is_match(text);
+        for method in names {
+            for name in names {
+                let verdict = policy.judge(&scope, &Subject { method: Some(method), name: Some(name) });
+                let fired: HashSet<String> = verdict.fired.iter().map(|id| id.to_string()).collect();
+                let mut expect = HashSet::new();
+                for (i, tool) in globs.iter().enumerate() {
+                    for (j, glob) in globs.iter().enumerate() {
+                        if matches(tool, name) && matches(glob, method) {
+                            expect.insert(format!("r{i}{j}"));
+                        }
+                    }
+                    if matches(tool, method) {
+                        expect.insert(format!("m{i}"));
+                    }
+                }
+                assert_eq!(fired, expect, "{method} {name}");
+            }
+        }
+    }
+}

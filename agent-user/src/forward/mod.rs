@@ -1,0 +1,76 @@
+//! Moving bytes between an agent and its server.
+//!
+//! What is allowed is forwarded byte for byte. A request is held until it is decided; a refused one has put no
+//! byte on the server's connection. Only [`refuse`] writes anything of our own.
+
+pub mod answer;
+pub mod dial;
+pub mod evidence;
+pub mod refuse;
+pub mod request;
+pub mod side;
+pub mod tunnel;
+
+use std::io;
+
+use crate::decode::Malformed;
+
+/// Why a connection ended.
+#[derive(Debug)]
+pub enum End {
+    /// The agent closed its side, or vanished.
+    AgentClosed,
+    /// The server closed its side.
+    ServerClosed,
+    /// The network between us and the agent, or us and the server, failed.
+    Network(io::Error),
+    /// The server could not be reached.
+    Unreachable(io::Error),
+    /// The agent, or the server, sent HTTP that two readers could understand differently.
+    Malformed(Malformed),
+    /// Refused by a rule or default that ends the connection.
+    Refused,
+    /// A stop cut it.
+    Stopped,
+    /// The daemon is shutting down.
+    Drain,
+}
+
+impl End {
+    /// The value of `cause` in the record.
+    pub fn label(&self) -> &'static str {
+        match self {
+            End::AgentClosed => "agent_closed",
+            End::ServerClosed => "server_closed",
+            End::Network(_) | End::Unreachable(_) => "network_error",
+            End::Malformed(_) => "malformed",
+            End::Refused => "refused",
+            End::Stopped => "operator_stop",
+            End::Drain => "drain",
+        }
+    }
+
+    /// What went wrong, in words, where there is more to say than the label.
+    pub fn detail(&self) -> Option<String> {
+        match self {
+            End::Network(error) => Some(error.to_string()),
+            End::Unreachable(error) => Some(format!("server not reached: {error}")),
+            End::Malformed(malformed) => Some(malformed.label().to_owned()),
+            _ => None,
+        }
+    }
+
+    /// An error while talking to the agent.
+    pub fn agent(error: io::Error) -> End {
+        if is_peer_gone(&error) { End::AgentClosed } else { End::Network(error) }
+    }
+
+    /// An error while talking to the server.
+    pub fn server(error: io::Error) -> End {
+        if is_peer_gone(&error) { End::ServerClosed } else { End::Network(error) }
+    }
+}
+
+fn is_peer_gone(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
+}

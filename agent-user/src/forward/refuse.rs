@@ -1,0 +1,208 @@
+//! Everything interlock itself says to an agent. Answers are in the protocol of the call, so that SDK clients
+//! surface the reason and go on: never a status that means "log in", "start a new session" or "use another
+//! transport" to them (MCP: 401, 403 with a challenge, 404, 405, bare 400 and 202 all do).
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use crate::decide::Refusal;
+use crate::ledger::Call;
+
+/// JSON-RPC error codes of our own, outside the range that JSON-RPC and MCP reserve (-32768 to -32000).
+const REFUSED: i64 = 40301;
+const STOPPED: i64 = 40302;
+
+/// A JSON-RPC response. The id is the agent's own bytes: a number of any size comes back as it was.
+#[derive(Serialize)]
+struct Response<'a> {
+    jsonrpc: &'static str,
+    id: &'a RawValue,
+    #[serde(flatten)]
+    outcome: Outcome,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Outcome {
+    Result(Value),
+    Error(Value),
+}
+
+/// The JSON text of a response that refuses a call; `None` for a message that has no id to answer.
+fn response(call: &Call, refusal: &Refusal) -> Option<String> {
+    let id: &RawValue = serde_json::from_str(call.rpc_id.as_deref()?).ok()?;
+    let text = text(call, refusal);
+    let data = json!({
+        "rule": refusal.rule(),
+        "reason": refusal.reason(),
+        "decision": call.decision,
+        "stop": stop_id(refusal),
+    });
+    let outcome = if &*call.method == "tools/call" {
+        // The model sees the result of a tool, and only that. `resultType` is required by 2026-07-28 and unknown,
+        // hence ignored, before.
+        Outcome::Result(json!({
+            "content": [{"type": "text", "text": text}],
+            "isError": true,
+            "resultType": "complete",
+            "_meta": {"interlock.dev/refusal": data},
+        }))
+    } else {
+        let code = if stop_id(refusal).is_some() { STOPPED } else { REFUSED };
+        Outcome::Error(json!({"code": code, "message": text, "data": data}))
+    };
+    serde_json::to_string(&Response { jsonrpc: "2.0", id, outcome }).ok()
+}
+
+/// A whole HTTP answer for calls that were refused before their answer began: 200 with one response per id, or 202
+/// for a message that expects none.
+pub fn http(calls: &[Call], refusal: &Refusal, batch: bool, close: bool) -> Vec<u8> {
+    let responses: Vec<String> = calls.iter().filter_map(|call| response(call, refusal)).collect();
+    match (&*responses, batch) {
+        ([], _) => head("202 Accepted", None, close),
+        ([response], false) => with_body("200 OK", response, close),
+        _ => with_body("200 OK", &format!("[{}]", responses.join(",")), close),
+    }
+}
+
+/// One server-sent event per refused call, for an answer that has begun as a stream.
+pub fn events(calls: &[Call], refusal: &Refusal) -> Vec<u8> {
+    let responses = calls.iter().filter_map(|call| response(call, refusal));
+    responses.flat_map(|response| format!("event: message\ndata: {response}\n\n").into_bytes()).collect()
+}
+
+/// A chunk of a chunked body (RFC 9112 section 7.1); an empty one would end the body.
+pub fn chunk(bytes: &[u8]) -> Vec<u8> {
+    if bytes.is_empty() {
+        return Vec::new();
+    }
+    [format!("{:x}\r\n", bytes.len()).as_bytes(), bytes, b"\r\n"].concat()
+}
+
+/// The end of a chunked body.
+pub const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
+
+/// An HTTP answer to something that is no call: a stream, or a request to a server that is not MCP.
+pub fn plain(status: &str, refusal: &Refusal, decision: &str) -> Vec<u8> {
+    let body = json!({"error": {
+        "code": if stop_id(refusal).is_some() { STOPPED } else { REFUSED },
+        "message": format!("interlock refused this request: {}", refusal.reason()),
+        "data": {"rule": refusal.rule(), "decision": decision, "stop": stop_id(refusal)},
+    }, "jsonrpc": "2.0", "id": null});
+    with_body(status, &body.to_string(), true)
+}
+
+/// The interim answer an agent waits for before it sends a body (RFC 9110 section 10.1.1).
+pub const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+
+fn stop_id(refusal: &Refusal) -> Option<&str> {
+    match refusal {
+        Refusal::Stop(stop) => Some(&stop.id),
+        _ => None,
+    }
+}
+
+fn text(call: &Call, refusal: &Refusal) -> String {
+    let what = match &call.tool {
+        Some(tool) => format!("{} {tool}", call.method),
+        None => call.method.to_string(),
+    };
+    match refusal {
+        Refusal::Stop(stop) => format!(
+            "interlock: {what} was refused because an operator stopped this agent: {} (stop {}, by {}, since {}, decision {}). \
+             Do not retry; the stop holds until the operator releases it.",
+            stop.reason, stop.id, stop.by.user, stop.issued_at, call.decision
+        ),
+        _ => format!(
+            "interlock: {what} was refused by policy: {} (rule {}, decision {}).",
+            refusal.reason(),
+            refusal.rule(),
+            call.decision
+        ),
+    }
+}
+
+fn with_body(status: &str, body: &str, close: bool) -> Vec<u8> {
+    let mut answer = head(status, Some(body.len()), close);
+    answer.extend_from_slice(body.as_bytes());
+    answer
+}
+
+fn head(status: &str, length: Option<usize>, close: bool) -> Vec<u8> {
+    let mut head = format!("HTTP/1.1 {status}\r\n");
+    if length.is_some() {
+        head += "Content-Type: application/json\r\nCache-Control: no-store\r\n";
+    }
+    head += &format!("Content-Length: {}\r\n", length.unwrap_or(0));
+    if close {
+        head += "Connection: close\r\n";
+    }
+    head += "\r\n";
+    head.into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use jiff::Timestamp;
+
+    use super::*;
+
+    fn call(method: &str, rpc_id: Option<&str>) -> Call {
+        Call {
+            method: method.into(),
+            tool: (method == "tools/call").then(|| "wire_transfer".into()),
+            rpc_id: rpc_id.map(Into::into),
+            server: "bank".into(),
+            revision: None,
+            decision: "d-1".into(),
+            since: Timestamp::UNIX_EPOCH,
+        }
+    }
+
+    fn refusal() -> Refusal {
+        Refusal::Rule { id: Arc::from("no-big-transfers"), reason: Arc::from("ask a person") }
+    }
+
+    fn body(answer: &[u8]) -> Value {
+        let text = std::str::from_utf8(answer).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        assert!(head.contains(&format!("Content-Length: {}", body.len())));
+        serde_json::from_str(body).unwrap()
+    }
+
+    #[test]
+    fn a_refused_tool_call_is_a_result_the_model_sees() {
+        let answer = body(&http(&[call("tools/call", Some("\"c-17\""))], &refusal(), false, false));
+        assert_eq!(answer["id"], "c-17");
+        assert_eq!(answer["result"]["isError"], true);
+        let text = answer["result"]["content"][0]["text"].as_str().unwrap();
+        for part in ["wire_transfer", "no-big-transfers", "ask a person", "d-1"] {
+            assert!(text.contains(part), "{text}");
+        }
+    }
+
+    #[test]
+    fn any_other_request_gets_an_error_outside_the_reserved_range() {
+        let answer = body(&http(&[call("prompts/get", Some("4"))], &refusal(), false, false));
+        assert_eq!(answer["id"], 4);
+        assert_eq!(answer["error"]["code"], 40301);
+        assert_eq!(answer["error"]["data"]["rule"], "no-big-transfers");
+    }
+
+    #[test]
+    fn a_batch_is_answered_as_a_batch_and_a_notification_with_202() {
+        let calls = [call("ping", Some("1")), call("notifications/initialized", None), call("tools/call", Some("2"))];
+        let answer = body(&http(&calls, &refusal(), true, false));
+        assert_eq!(answer.as_array().unwrap().len(), 2);
+        assert!(http(&calls[1..2], &refusal(), false, false).starts_with(b"HTTP/1.1 202"));
+    }
+
+    #[test]
+    fn big_ids_come_back_as_they_were() {
+        let answer = http(&[call("ping", Some("12345678901234567890123"))], &refusal(), false, false);
+        assert!(String::from_utf8(answer).unwrap().contains("\"id\":12345678901234567890123"));
+    }
+}

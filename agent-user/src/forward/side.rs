@@ -1,0 +1,134 @@
+//! One side of a relayed connection: a socket's two halves and the bytes read but not yet used.
+
+use std::io::{self, IoSlice};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use socket2::{SockRef, TcpKeepalive};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+
+/// Room made for a read when nothing says how much will come.
+const CHUNK: usize = 16 * 1024;
+/// A half-dead peer is found after `KEEPALIVE_IDLE` plus `KEEPALIVE_PROBES` times `KEEPALIVE_EVERY`.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+const KEEPALIVE_EVERY: Duration = Duration::from_secs(15);
+const KEEPALIVE_PROBES: u32 = 4;
+
+/// One side of a connection.
+#[derive(Debug)]
+pub struct Side {
+    pub reader: Reader,
+    pub writer: Writer,
+}
+
+/// The reading half and what it has read.
+#[derive(Debug)]
+pub struct Reader {
+    socket: OwnedReadHalf,
+    /// Bytes read and not yet used. Empty and without memory while the connection is idle.
+    pub buffer: BytesMut,
+}
+
+/// The writing half and how much it has written.
+#[derive(Debug)]
+pub struct Writer {
+    socket: OwnedWriteHalf,
+    written: AtomicU64,
+}
+
+impl Side {
+    /// Takes over a socket: no delay (small frames must leave at once), keepalive (half-dead peers are found).
+    pub fn new(stream: TcpStream) -> Side {
+        let socket = SockRef::from(&stream);
+        let keepalive = TcpKeepalive::new()
+            .with_time(KEEPALIVE_IDLE)
+            .with_interval(KEEPALIVE_EVERY)
+            .with_retries(KEEPALIVE_PROBES);
+        // Both are improvements only; a socket that refuses them still works.
+        let _ = socket.set_tcp_nodelay(true);
+        let _ = socket.set_tcp_keepalive(&keepalive);
+        let (reader, writer) = stream.into_split();
+        Side {
+            reader: Reader { socket: reader, buffer: BytesMut::new() },
+            writer: Writer { socket: writer, written: AtomicU64::new(0) },
+        }
+    }
+
+    /// Makes closing this side a reset, which the peer cannot take for an orderly end.
+    pub fn reset_on_close(&self) {
+        // Fails only on a socket that is already gone.
+        let _ = SockRef::from(self.reader.socket.as_ref()).set_linger(Some(Duration::ZERO));
+    }
+}
+
+impl Reader {
+    /// Reads more bytes to the end of the buffer; 0 is the end of the stream. Cancelling loses nothing.
+    pub async fn fill(&mut self) -> io::Result<usize> {
+        self.fill_for(0).await
+    }
+
+    /// Like [`Reader::fill`], with room for `expected` more bytes so that they arrive in one piece.
+    pub async fn fill_for(&mut self, expected: usize) -> io::Result<usize> {
+        // Wait first: an idle connection must hold no buffer.
+        if self.buffer.is_empty() {
+            self.socket.readable().await?;
+        }
+        self.buffer.reserve(expected.max(CHUNK / 4));
+        if self.buffer.is_empty() {
+            self.buffer.reserve(CHUNK);
+        }
+        self.socket.read_buf(&mut self.buffer).await
+    }
+
+    /// Gives the memory back between messages.
+    pub fn rest(&mut self) {
+        if self.buffer.is_empty() {
+            self.buffer = BytesMut::new();
+        }
+    }
+}
+
+impl Writer {
+    /// Writes everything. When cancelled, [`Writer::written`] still tells how much has left.
+    pub async fn send(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let n = self.socket.write(bytes).await?;
+            self.add(n)?;
+            bytes = &bytes[n..];
+        }
+        Ok(())
+    }
+
+    /// Writes two pieces, in one segment where possible.
+    pub async fn send_both(&mut self, first: &[u8], second: &[u8]) -> io::Result<()> {
+        if first.is_empty() || second.is_empty() {
+            return self.send(if first.is_empty() { second } else { first }).await;
+        }
+        let n = self.socket.write_vectored(&[IoSlice::new(first), IoSlice::new(second)]).await?;
+        self.add(n)?;
+        if n < first.len() {
+            self.send(&first[n..]).await?;
+            self.send(second).await
+        } else {
+            self.send(&second[n - first.len()..]).await
+        }
+    }
+
+    fn add(&self, n: usize) -> io::Result<()> {
+        self.written.fetch_add(n as u64, Ordering::Relaxed);
+        if n == 0 { Err(io::ErrorKind::WriteZero.into()) } else { Ok(()) }
+    }
+
+    /// Bytes written in the life of this side.
+    pub fn written(&self) -> u64 {
+        self.written.load(Ordering::Relaxed)
+    }
+
+    /// Tells the peer that nothing more will come.
+    pub async fn finish(&mut self) -> io::Result<()> {
+        self.socket.shutdown().await
+    }
+}

@@ -1,0 +1,36 @@
+//! Who is behind a connection: the agent, as the kernel tagged it, and the process that called `connect`.
+
+use std::sync::Arc;
+
+use agent_abi::Origin;
+
+use crate::record::metrics::AgentMetrics;
+
+/// An agent known to this host. There is one value per name for the life of the daemon.
+#[derive(Debug)]
+pub struct Agent {
+    /// Key of the kernel's maps; stable across restarts.
+    pub number: u32,
+    pub name: Arc<str>,
+    pub metrics: AgentMetrics,
+}
+
+/// Who opened a connection.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    pub agent: Arc<Agent>,
+    /// Process that called `connect`; 0 when the kernel did so on its behalf.
+    pub pid: u32,
+    pub uid: u32,
+    /// Its executable at the time of the accept; `None` when it was gone by then.
+    pub exe: Option<Arc<str>>,
+}
+
+impl Identity {
+    /// Completes what the kernel knows with what `/proc` knows.
+    pub fn resolve(agent: Arc<Agent>, origin: &Origin) -> Identity {
+        let exe = std::fs::read_link(format!("/proc/{}/exe", origin.tgid)).ok();
+        let exe = exe.map(|path| path.to_string_lossy().into());
+        Identity { agent, pid: origin.tgid, uid: origin.uid, exe }
+    }
+}

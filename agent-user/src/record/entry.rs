@@ -1,0 +1,243 @@
+//! The schema of the records, version 1. One JSON object per line; fields are only ever added.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::decide::stop::{Level, Operator};
+use crate::identity::Identity;
+use crate::ledger::{Call, Fate};
+
+/// Version of the schema.
+pub const SCHEMA: u32 = 1;
+
+/// One line of the records.
+#[derive(Debug, Serialize)]
+pub struct Line<'a> {
+    pub schema: u32,
+    pub at: Timestamp,
+    #[serde(flatten)]
+    pub entry: &'a Entry<'a>,
+}
+
+/// What happened.
+#[derive(Debug, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Entry<'a> {
+    /// A message of an agent was judged.
+    Decision(Decision<'a>),
+    /// A call that was let through came to its end.
+    Result(CallResult<'a>),
+    /// A stop was ordered and is in force.
+    Stop(StopEntry<'a>),
+    /// What a stop did to one call, or learned of it later.
+    StopEffect(StopEffect<'a>),
+    /// A stop was released.
+    Release(Release<'a>),
+    /// A cancel on the wire: the agent's own, or the one a stop sent.
+    Cancel(Cancel<'a>),
+    /// The rules changed, or a change was refused.
+    Policy(PolicyEntry<'a>),
+    /// A connection ended.
+    Connection(Connection<'a>),
+    /// The kernel side refused something.
+    Kernel(Kernel<'a>),
+    /// The daemon started or ended.
+    Daemon(Daemon<'a>),
+    /// An order came from an agent's own cgroup and was refused.
+    Intrusion(Intrusion<'a>),
+}
+
+impl Entry<'_> {
+    /// The value of `kind`, as a metric label.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Entry::Decision(_) => "decision",
+            Entry::Result(_) => "result",
+            Entry::Stop(_) => "stop",
+            Entry::StopEffect(_) => "stop_effect",
+            Entry::Release(_) => "release",
+            Entry::Cancel(_) => "cancel",
+            Entry::Policy(_) => "policy",
+            Entry::Connection(_) => "connection",
+            Entry::Kernel(_) => "kernel",
+            Entry::Daemon(_) => "daemon",
+            Entry::Intrusion(_) => "intrusion",
+        }
+    }
+}
+
+/// Who was behind it.
+#[derive(Debug, Serialize)]
+pub struct Who<'a> {
+    pub agent: &'a str,
+    pub pid: u32,
+    pub uid: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exe: Option<&'a str>,
+}
+
+impl<'a> From<&'a Identity> for Who<'a> {
+    fn from(identity: &'a Identity) -> Who<'a> {
+        Who { agent: &identity.agent.name, pid: identity.pid, uid: identity.uid, exe: identity.exe.as_deref() }
+    }
+}
+
+#[derive(Debug, Serialize)]
+pub struct Decision<'a> {
+    /// Unique on this host; also in the answer to the agent.
+    pub decision: &'a str,
+    pub conn: u64,
+    #[serde(flatten)]
+    pub who: Who<'a>,
+    pub server: &'a str,
+    pub destination: SocketAddr,
+    pub protocol: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub revision: Option<&'static str>,
+    pub method: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rpc_id: Option<&'a str>,
+    /// allow | deny | would_deny
+    pub verdict: &'static str,
+    /// Every rule that fired.
+    pub rules: &'a [Arc<str>],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stop: Option<&'a str>,
+    pub generation: u64,
+    /// SHA-256 of the arguments as sent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub arguments_digest: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub arguments: Option<&'a serde_json::value::RawValue>,
+    /// From the first byte of the request until it was decided, microseconds.
+    pub held_us: u64,
+}
+
+#[derive(Debug, Serialize)]
+pub struct CallResult<'a> {
+    pub conn: u64,
+    pub agent: &'a str,
+    #[serde(flatten)]
+    pub call: &'a Call,
+    /// result | error | accepted | none
+    pub outcome: &'static str,
+    /// Why there is no result: agent_closed | server_closed | network_error | drain | undecodable | oversized.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cause: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status: Option<u16>,
+    pub bytes: usize,
+    /// From the decision until the answer was decided, microseconds.
+    pub took_us: u64,
+}
+
+#[derive(Debug, Serialize)]
+pub struct StopEntry<'a> {
+    pub stop: &'a str,
+    pub scope: String,
+    pub level: Level,
+    pub reason: &'a str,
+    pub by: &'a Operator,
+    pub issued_at: Timestamp,
+    pub in_force_at: Timestamp,
+    pub agents: &'a [String],
+}
+
+#[derive(Debug, Serialize)]
+pub struct StopEffect<'a> {
+    pub stop: &'a str,
+    pub agent: &'a str,
+    pub conn: u64,
+    #[serde(flatten)]
+    pub call: &'a Call,
+    pub fate: Fate,
+    /// Of a late answer: its size in bytes and SHA-256.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub digest: Option<&'a str>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Release<'a> {
+    pub stop: &'a str,
+    pub scope: String,
+    pub reason: &'a str,
+    pub by: &'a Operator,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Cancel<'a> {
+    pub agent: &'a str,
+    pub server: &'a str,
+    /// agent_cancelled | operator_stop
+    pub cause: &'static str,
+    pub rpc_id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stop: Option<&'a str>,
+    /// How the cancel was given: `notifications/cancelled`, or `close` where closing is the cancel (MCP 2026-07-28).
+    pub via: &'static str,
+    /// HTTP status the server gave, or what went wrong.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct PolicyEntry<'a> {
+    pub generation: u64,
+    pub rules: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<&'a str>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Connection<'a> {
+    pub conn: u64,
+    #[serde(flatten)]
+    pub who: Who<'a>,
+    pub destination: SocketAddr,
+    pub class: &'static str,
+    /// agent_closed | server_closed | network_error | operator_stop | drain | refused
+    pub cause: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    pub bytes_to_server: u64,
+    pub bytes_to_agent: u64,
+    pub lasted_ms: u64,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Kernel<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent: Option<&'a str>,
+    pub pid: u32,
+    pub uid: u32,
+    /// stopped | netns_unknown | transport | datagram | own_port | no_room
+    pub reason: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stop: Option<&'a str>,
+    pub destination: SocketAddr,
+    pub protocol: u32,
+    pub netns: u64,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Daemon<'a> {
+    pub event: &'static str,
+    pub version: &'a str,
+    pub pid: u32,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Intrusion<'a> {
+    pub order: &'a str,
+    pub by: &'a Operator,
+    pub cgroup: &'a str,
+}

@@ -1,0 +1,194 @@
+//! The records file. Connections hand over finished lines through a bounded queue and never wait for the disk,
+//! except where a line must be durable before an answer leaves. A full queue drops the line and counts it.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use crossbeam_queue::ArrayQueue;
+use jiff::Timestamp;
+use tokio::sync::oneshot;
+use tracing::error;
+
+use super::entry::{Entry, Line, SCHEMA};
+use super::metrics::Metrics;
+
+/// Lines that may wait for the disk.
+const QUEUE: usize = 16 * 1024;
+/// How long a line may wait while nothing asks for durability.
+const FLUSH: Duration = Duration::from_millis(100);
+
+/// Where records go. Cheap to share.
+#[derive(Debug)]
+pub struct Log {
+    queue: ArrayQueue<Item>,
+    writer: thread::Thread,
+    closing: AtomicBool,
+    metrics: Arc<Metrics>,
+}
+
+#[derive(Debug)]
+struct Item {
+    line: Vec<u8>,
+    /// Told once the line is on disk, or why it is not.
+    durable: Option<oneshot::Sender<io::Result<()>>>,
+}
+
+/// Writes what is still queued and ends the writer when dropped.
+#[derive(Debug)]
+pub struct Writer {
+    log: Arc<Log>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Log {
+    /// Opens the file for appending and starts the writer. The file is created with mode 0600.
+    pub fn open(path: &Path, metrics: Arc<Metrics>) -> Result<(Arc<Log>, Writer)> {
+        if let Some(dir) = path.parent() {
+            std::fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
+        }
+        let file = OpenOptions::new()
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .open(path)
+            .with_context(|| format!("open records {}", path.display()))?;
+        let (sender, receiver) = std::sync::mpsc::sync_channel::<Arc<Log>>(1);
+        let thread = thread::Builder::new()
+            .name("records".into())
+            .spawn(move || {
+                if let Ok(log) = receiver.recv() {
+                    log.write_to(file);
+                }
+            })
+            .context("start the records thread")?;
+        let log = Arc::new(Log {
+            queue: ArrayQueue::new(QUEUE),
+            writer: thread.thread().clone(),
+            closing: AtomicBool::new(false),
+            metrics,
+        });
+        sender.send(Arc::clone(&log)).context("start the records thread")?;
+        Ok((Arc::clone(&log), Writer { log, thread: Some(thread) }))
+    }
+
+    /// Records something that may be lost in a crash within [`FLUSH`].
+    pub fn record(&self, entry: &Entry<'_>) {
+        self.push(entry, None);
+    }
+
+    /// Records something and waits until it is on disk. An error was logged and counted; what the record is about
+    /// holds all the same.
+    pub async fn record_durably(&self, entry: &Entry<'_>) {
+        let (sender, receiver) = oneshot::channel();
+        self.push(entry, Some(sender));
+        self.writer.unpark();
+        // A dropped sender means the line was dropped, which is counted.
+        let _ = receiver.await;
+    }
+
+    fn push(&self, entry: &Entry<'_>, durable: Option<oneshot::Sender<io::Result<()>>>) {
+        self.metrics.records.with_label_values(&[entry.kind()]).inc();
+        let line = Line { schema: SCHEMA, at: Timestamp::now(), entry };
+        let mut bytes = Vec::with_capacity(512);
+        if let Err(error) = serde_json::to_writer(&mut bytes, &line) {
+            error!(%error, kind = entry.kind(), "record not serializable");
+            self.metrics.records_dropped.inc();
+            return;
+        }
+        bytes.push(b'\n');
+        if self.queue.push(Item { line: bytes, durable }).is_err() {
+            self.metrics.records_dropped.inc();
+        }
+        if self.queue.len() > QUEUE / 2 {
+            self.writer.unpark();
+        }
+    }
+
+    fn write_to(&self, mut file: File) {
+        let mut buffer = Vec::new();
+        let mut waiting = Vec::new();
+        loop {
+            let closing = self.closing.load(Ordering::Acquire);
+            let mut lines = 0;
+            while let Some(item) = self.queue.pop() {
+                buffer.extend_from_slice(&item.line);
+                lines += 1;
+                waiting.extend(item.durable);
+                if buffer.len() >= 1 << 20 {
+                    break;
+                }
+            }
+            if lines > 0 {
+                let result = file.write_all(&buffer).and_then(|()| {
+                    if waiting.is_empty() { Ok(()) } else { file.sync_data() }
+                });
+                if let Err(error) = &result {
+                    error!(%error, lines, "records not written");
+                    self.metrics.records_dropped.inc_by(lines);
+                }
+                for sender in waiting.drain(..) {
+                    // The connection that waited may be gone.
+                    let _ = sender.send(result.as_ref().map(|_| ()).map_err(|error| io::Error::from(error.kind())));
+                }
+                buffer.clear();
+                buffer.shrink_to(1 << 16);
+            } else if closing {
+                return;
+            } else {
+                thread::park_timeout(FLUSH);
+            }
+        }
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.log.closing.store(true, Ordering::Release);
+        self.log.writer.unpark();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            error!("the records thread had panicked");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::entry::Daemon;
+
+    #[test]
+    fn durable_lines_are_in_the_file_before_the_wait_ends() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("records.jsonl");
+        let metrics = Arc::new(Metrics::new().unwrap());
+        let (log, _writer) = Log::open(&path, metrics).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(log.record_durably(&Entry::Daemon(Daemon { event: "started", version: "1", pid: 7 })));
+        let line: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+        assert_eq!(line["kind"], "daemon");
+        assert_eq!(line["pid"], 7);
+    }
+
+    #[test]
+    fn everything_queued_is_written_at_the_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("records.jsonl");
+        let metrics = Arc::new(Metrics::new().unwrap());
+        let (log, writer) = Log::open(&path, Arc::clone(&metrics)).unwrap();
+        for pid in 0..QUEUE as u32 {
+            log.record(&Entry::Daemon(Daemon { event: "started", version: "1", pid }));
+        }
+        drop(writer);
+        let lines = std::fs::read_to_string(&path).unwrap().lines().count();
+        assert_eq!(lines as u64 + metrics.records_dropped.get(), QUEUE as u64);
+    }
+}

@@ -1,0 +1,222 @@
+//! All counters. Names and labels are a contract with dashboards; label values come from our own enums, the
+//! agents' configured names and the rules' ids, never from a peer.
+
+use prometheus::{
+    Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    TextEncoder,
+};
+
+use crate::decide::Verdict;
+use crate::decide::stop::Level;
+use crate::ledger::Fate;
+
+/// What kind of traffic a connection carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// HTTP/1.1 on which at least one MCP message was seen.
+    Mcp,
+    /// HTTP/1.1 without MCP.
+    Http,
+    Tls,
+    /// Anything that cannot be read.
+    Opaque,
+    /// Never got as far as a server: refused, or the server could not be reached.
+    Refused,
+}
+
+impl Class {
+    pub fn label(self) -> &'static str {
+        match self {
+            Class::Mcp => "mcp",
+            Class::Http => "http",
+            Class::Tls => "tls",
+            Class::Opaque => "opaque",
+            Class::Refused => "refused",
+        }
+    }
+}
+
+/// Every metric of the daemon.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    decisions: IntCounterVec,
+    denials: IntCounterVec,
+    pub stops_active: IntGaugeVec,
+    pub stops: IntCounterVec,
+    stop_refusals: IntCounterVec,
+    pub stop_in_force: Histogram,
+    stop_calls: IntCounterVec,
+    connections: IntCounterVec,
+    connections_open: IntGaugeVec,
+    bytes: IntCounterVec,
+    pub decision_seconds: Histogram,
+    pub held_seconds: Histogram,
+    pub records: IntCounterVec,
+    pub records_dropped: IntCounter,
+    pub kernel_attached: IntGauge,
+    pub kernel_events_lost: IntGauge,
+    pub policy_generation: IntGauge,
+    policy_reloads: IntCounterVec,
+    control_refusals: IntCounter,
+}
+
+/// The metrics of one agent, looked up once.
+#[derive(Debug)]
+pub struct AgentMetrics {
+    pub allowed: IntCounter,
+    denied: IntCounter,
+    would_deny: IntCounter,
+    pub stop_refusals_proxy: IntCounter,
+    pub stop_refusals_kernel: IntCounter,
+    pub bytes_to_server: IntCounter,
+    pub bytes_to_agent: IntCounter,
+}
+
+impl AgentMetrics {
+    /// Counts one verdict.
+    pub fn count(&self, verdict: &Verdict) {
+        match verdict.label() {
+            "deny" => self.denied.inc(),
+            "would_deny" => self.would_deny.inc(),
+            _ => self.allowed.inc(),
+        }
+    }
+}
+
+impl Metrics {
+    /// Registers every metric. Fails only if two names collide.
+    pub fn new() -> prometheus::Result<Metrics> {
+        let registry = Registry::new();
+        let counter = |name: &str, help: &str, labels: &[&str]| -> prometheus::Result<IntCounterVec> {
+            let metric = IntCounterVec::new(Opts::new(name, help), labels)?;
+            registry.register(Box::new(metric.clone()))?;
+            Ok(metric)
+        };
+        let gauge = |name: &str, help: &str, labels: &[&str]| -> prometheus::Result<IntGaugeVec> {
+            let metric = IntGaugeVec::new(Opts::new(name, help), labels)?;
+            registry.register(Box::new(metric.clone()))?;
+            Ok(metric)
+        };
+        let histogram = |name: &str, help: &str, buckets: Vec<f64>| -> prometheus::Result<Histogram> {
+            let metric = HistogramVec::new(HistogramOpts::new(name, help).buckets(buckets), &[])?;
+            registry.register(Box::new(metric.clone()))?;
+            Ok(metric.with_label_values::<&str>(&[]))
+        };
+        let none: &[&str] = &[];
+        let micro = || prometheus::exponential_buckets(1e-6, 4.0, 12);
+        let metrics = Metrics {
+            decisions: counter("interlock_decisions_total", "Messages judged.", &["agent", "protocol", "verdict"])?,
+            denials: counter("interlock_denials_total", "Messages refused, by rule.", &["agent", "rule", "reason"])?,
+            stops_active: gauge("interlock_stops_active", "Stops in force.", &["level"])?,
+            stops: counter("interlock_stops_total", "Stops ordered.", &["level"])?,
+            stop_refusals: counter(
+                "interlock_stop_refusals_total",
+                "Attempts of stopped agents that were refused.",
+                &["agent", "layer"],
+            )?,
+            stop_in_force: histogram(
+                "interlock_stop_in_force_seconds",
+                "Time from a stop's order until it was in force.",
+                vec![0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0],
+            )?,
+            stop_calls: counter("interlock_stop_calls_total", "Calls a stop found in flight.", &["fate"])?,
+            connections: counter("interlock_connections_total", "Connections of agents that ended.", &["agent", "class"])?,
+            connections_open: gauge("interlock_connections_open", "Connections of agents open now.", &["class"])?,
+            bytes: counter("interlock_bytes_total", "Bytes relayed.", &["agent", "direction"])?,
+            decision_seconds: histogram("interlock_decision_seconds", "Time to decode and judge a message.", micro()?)?,
+            held_seconds: histogram(
+                "interlock_held_seconds",
+                "Time a request was held, from its first byte until it was decided.",
+                micro()?,
+            )?,
+            records: counter("interlock_records_total", "Records made.", &["kind"])?,
+            records_dropped: counter("interlock_records_dropped_total", "Records lost.", none)?
+                .with_label_values::<&str>(&[]),
+            kernel_attached: gauge("interlock_kernel_attached", "1 while every kernel program is attached.", none)?
+                .with_label_values::<&str>(&[]),
+            kernel_events_lost: gauge("interlock_kernel_events_lost", "Kernel refusals that could not be reported.", none)?
+                .with_label_values::<&str>(&[]),
+            policy_generation: gauge("interlock_policy_generation", "Generation of the rules in force.", none)?
+                .with_label_values::<&str>(&[]),
+            policy_reloads: counter("interlock_policy_reloads_total", "Reloads of the rules file.", &["result"])?,
+            control_refusals: counter(
+                "interlock_control_refusals_total",
+                "Orders refused because they came from an agent's cgroup.",
+                none,
+            )?
+            .with_label_values::<&str>(&[]),
+            registry: registry.clone(),
+        };
+        gauge("interlock_build_info", "Version of the daemon.", &["version"])?
+            .with_label_values(&[env!("CARGO_PKG_VERSION")])
+            .set(1);
+        for level in Level::ALL {
+            metrics.stops_active.with_label_values(&[level.label()]).set(0);
+            metrics.stops.with_label_values(&[level.label()]);
+        }
+        for fate in Fate::ALL {
+            metrics.stop_calls.with_label_values(&[fate.label()]);
+        }
+        Ok(metrics)
+    }
+
+    /// The handles of one agent.
+    pub fn agent(&self, name: &str) -> AgentMetrics {
+        let decision = |verdict: &str| self.decisions.with_label_values(&[name, "mcp", verdict]);
+        AgentMetrics {
+            allowed: decision("allow"),
+            denied: decision("deny"),
+            would_deny: decision("would_deny"),
+            stop_refusals_proxy: self.stop_refusals.with_label_values(&[name, "proxy"]),
+            stop_refusals_kernel: self.stop_refusals.with_label_values(&[name, "kernel"]),
+            bytes_to_server: self.bytes.with_label_values(&[name, "to_server"]),
+            bytes_to_agent: self.bytes.with_label_values(&[name, "to_agent"]),
+        }
+    }
+
+    /// Counts one refusal by its rule.
+    pub fn denied(&self, agent: &str, rule: &str, reason: &'static str) {
+        self.denials.with_label_values(&[agent, rule, reason]).inc();
+    }
+
+    /// Counts one call a stop found in flight, or its later fate.
+    pub fn stop_call(&self, fate: Fate) {
+        self.stop_calls.with_label_values(&[fate.label()]).inc();
+    }
+
+    pub fn connection_opened(&self, class: Class) {
+        self.connections_open.with_label_values(&[class.label()]).inc();
+    }
+
+    /// An open connection turned out to be of another class.
+    pub fn connection_changed(&self, from: Class, to: Class) {
+        self.connections_open.with_label_values(&[from.label()]).dec();
+        self.connections_open.with_label_values(&[to.label()]).inc();
+    }
+
+    pub fn connection_closed(&self, agent: &str, class: Class) {
+        self.connections_open.with_label_values(&[class.label()]).dec();
+        self.connections.with_label_values(&[agent, class.label()]).inc();
+    }
+
+    /// Counts a connection that never carried anything.
+    pub fn connection_refused(&self, agent: &str) {
+        self.connections.with_label_values(&[agent, Class::Refused.label()]).inc();
+    }
+
+    pub fn policy_reloaded(&self, ok: bool) {
+        self.policy_reloads.with_label_values(&[if ok { "ok" } else { "error" }]).inc();
+    }
+
+    pub fn control_refused(&self) {
+        self.control_refusals.inc();
+    }
+
+    /// The text exposition format, version 0.0.4.
+    pub fn render(&self) -> prometheus::Result<Vec<u8>> {
+        let mut text = Vec::new();
+        TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
+        Ok(text)
+    }
+}

@@ -1,0 +1,201 @@
+//! What must outlive the daemon: the numbers of agents and the stops in force. One JSON file, replaced whole, so
+//! that a crash leaves the old one or the new one.
+//!
+//! A file that cannot be read is an error, not an empty state: starting without the stops it held would release
+//! them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Context, Result, bail};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::decide::stop::{Level, Operator, Selector, Stop};
+
+const FILE: &str = "state.json";
+const VERSION: u32 = 1;
+
+/// The durable state and where it lives.
+#[derive(Debug)]
+pub struct State {
+    path: PathBuf,
+    content: Mutex<Content>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Content {
+    version: u32,
+    /// The last stop number given out. Numbers are never used again.
+    last_stop: u64,
+    /// Agent name to number. Numbers are never used again: pinned maps may still hold them.
+    agents: BTreeMap<String, u32>,
+    stops: Vec<SavedStop>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SavedStop {
+    id: String,
+    agent: String,
+    level: Level,
+    reason: String,
+    by: Operator,
+    issued_at: Timestamp,
+}
+
+impl State {
+    /// Reads the state, or begins an empty one where there is no file.
+    pub fn load(dir: &Path) -> Result<State> {
+        fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
+        let path = dir.join(FILE);
+        let remedy = || {
+            format!("state {}: restore it, or remove it to start without the stops it holds", path.display())
+        };
+        let content = match fs::read(&path) {
+            Ok(bytes) => {
+                let content: Content = serde_json::from_slice(&bytes).with_context(remedy)?;
+                if content.version != VERSION {
+                    bail!("state {}: version {} is not known", path.display(), content.version);
+                }
+                content
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                Content { version: VERSION, last_stop: 0, agents: BTreeMap::new(), stops: Vec::new() }
+            }
+            Err(error) => return Err(error).with_context(remedy),
+        };
+        Ok(State { path, content: Mutex::new(content) })
+    }
+
+    /// The stops that were in force when the state was saved.
+    pub fn stops(&self) -> Result<Vec<Arc<Stop>>> {
+        let content = self.content.lock().unwrap_or_else(PoisonError::into_inner);
+        content.stops.iter().map(|saved| saved.restore().map(Arc::new)).collect()
+    }
+
+    /// The number of an agent; a new name gets a new number, durably.
+    pub fn agent_number(&self, name: &str) -> Result<u32> {
+        self.update(|content| {
+            if let Some(number) = content.agents.get(name) {
+                return *number;
+            }
+            let number = content.agents.values().max().map_or(1, |max| max + 1);
+            content.agents.insert(name.to_owned(), number);
+            number
+        })
+    }
+
+    /// Every agent that ever was, by number.
+    pub fn agent_names(&self) -> HashMap<u32, String> {
+        let content = self.content.lock().unwrap_or_else(PoisonError::into_inner);
+        content.agents.iter().map(|(name, number)| (*number, name.clone())).collect()
+    }
+
+    /// A stop id that no stop has had.
+    pub fn next_stop_id(&self) -> Result<String> {
+        self.update(|content| {
+            content.last_stop += 1;
+            format!("stp-{}", content.last_stop)
+        })
+    }
+
+    /// Saves the set of stops in force.
+    pub fn save_stops(&self, stops: &[Arc<Stop>]) -> Result<()> {
+        self.update(|content| content.stops = stops.iter().map(|stop| SavedStop::from(&**stop)).collect())
+    }
+
+    /// Changes the content and writes it, unless nothing changed.
+    fn update<T>(&self, change: impl FnOnce(&mut Content) -> T) -> Result<T> {
+        let mut content = self.content.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = serde_json::to_vec(&*content)?;
+        let value = change(&mut content);
+        let after = serde_json::to_vec(&*content)?;
+        if before != after {
+            replace(&self.path, &after).with_context(|| format!("write {}", self.path.display()))?;
+        }
+        Ok(value)
+    }
+}
+
+impl SavedStop {
+    fn restore(&self) -> Result<Stop> {
+        Ok(Stop {
+            id: self.id.as_str().into(),
+            selector: Selector::agent(&self.agent).map_err(anyhow::Error::msg)?,
+            level: self.level,
+            reason: self.reason.as_str().into(),
+            by: self.by.clone(),
+            issued_at: self.issued_at,
+        })
+    }
+}
+
+impl From<&Stop> for SavedStop {
+    fn from(stop: &Stop) -> SavedStop {
+        SavedStop {
+            id: stop.id.to_string(),
+            agent: stop.selector.pattern().to_owned(),
+            level: stop.level,
+            reason: stop.reason.to_string(),
+            by: stop.by.clone(),
+            issued_at: stop.issued_at,
+        }
+    }
+}
+
+/// Replaces a file so that it is whole at every moment and durable on return.
+fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let new = path.with_extension("new");
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&new, path)?;
+    File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stop(id: &str) -> Arc<Stop> {
+        Arc::new(Stop {
+            id: id.into(),
+            selector: Selector::agent("coder*").unwrap(),
+            level: Level::Isolate,
+            reason: "odd transfers".into(),
+            by: Operator { uid: 0, pid: 1, user: "root".into() },
+            issued_at: Timestamp::now(),
+        })
+    }
+
+    #[test]
+    fn stops_and_numbers_survive() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = State::load(dir.path()).unwrap();
+        assert_eq!(state.agent_number("a").unwrap(), 1);
+        assert_eq!(state.agent_number("b").unwrap(), 2);
+        let id = state.next_stop_id().unwrap();
+        state.save_stops(&[stop(&id)]).unwrap();
+
+        let state = State::load(dir.path()).unwrap();
+        assert_eq!(state.agent_number("b").unwrap(), 2);
+        let stops = state.stops().unwrap();
+        assert_eq!((&*stops[0].id, stops[0].level), ("stp-1", Level::Isolate));
+        assert!(stops[0].selector.matches("coder-7"));
+        assert_eq!(state.next_stop_id().unwrap(), "stp-2");
+    }
+
+    #[test]
+    fn unreadable_state_is_an_error_with_a_remedy() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join(FILE), "{").unwrap();
+        let error = format!("{:#}", State::load(dir.path()).unwrap_err());
+        assert!(error.contains("restore it"), "{error}");
+    }
+}
