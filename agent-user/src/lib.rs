@@ -1,1 +1,3 @@
 //! interlock.
+
+pub mod decode;
