@@ -10,6 +10,7 @@ mod fields;
 pub mod head;
 mod malformed;
 pub mod sniff;
+pub mod sse;
 
 pub use body::{Advance, Body};
 pub use fields::{Coding, McpHeaders, Media};
@@ -17,6 +18,7 @@ pub use head::{Framing, Method, RequestHead, ResponseHead, Span, Version};
 pub use head::{parse_request, parse_response};
 pub use malformed::Malformed;
 pub use sniff::{Sniff, sniff};
+pub use sse::{Event, Events, Oversized};
 
 /// The bounds on what is held to be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
