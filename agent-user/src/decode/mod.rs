@@ -8,17 +8,28 @@
 pub mod body;
 mod fields;
 pub mod head;
+mod json;
+pub mod jsonrpc;
 mod malformed;
+pub mod mcp;
+pub mod members;
+mod sentinel;
 pub mod sniff;
 pub mod sse;
+mod strings;
+mod undecodable;
 
 pub use body::{Advance, Body};
 pub use fields::{Coding, McpHeaders, Media};
 pub use head::{Framing, Method, RequestHead, ResponseHead, Span, Version};
 pub use head::{parse_request, parse_response};
+pub use jsonrpc::{Kind, Message, Payload, RawId, decode};
 pub use malformed::Malformed;
+pub use mcp::{Call, Claims, Mismatch, ResultFacts, Revision};
+pub use members::{Meta, Params, ResultMembers};
 pub use sniff::{Sniff, sniff};
 pub use sse::{Event, Events, Oversized};
+pub use undecodable::Undecodable;
 
 /// The bounds on what is held to be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
