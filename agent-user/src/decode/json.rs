@@ -17,18 +17,26 @@ pub(super) struct Scanner<'a> {
     /// Levels that may still be opened.
     depth: usize,
     /// Member names of the objects that are open, those of the innermost last.
-    names: Vec<Text<'a>>,
+    names: Vec<&'a str>,
+    /// Some name had an escape, so names are no longer equal just when their texts are.
+    escaped_names: bool,
+    /// The last string had an escape.
+    escaped: bool,
     /// The first fault that only matters if this is JSON-RPC.
     pub(super) fault: Option<Undecodable>,
     /// Values may hold half a surrogate pair: text that we do not read, as JavaScript makes it by cutting strings.
     pub(super) lenient: bool,
 }
 
-/// A string between its quotes, escapes and all.
-#[derive(Clone, Copy)]
-pub(super) struct Text<'a> {
-    raw: &'a str,
-    escaped: bool,
+/// Why scanning stops. One byte, since every value returns it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stop {
+    /// Not JSON.
+    Json,
+    /// Nested deeper than the limit.
+    Depth,
+    /// Too many messages in a batch.
+    BatchTooLong,
 }
 
 impl<'a> Scanner<'a> {
@@ -39,7 +47,16 @@ impl<'a> Scanner<'a> {
         }
         let text = std::str::from_utf8(bytes).map_err(|_| Undecodable::Utf8)?;
         let depth = depth.min(DEEPEST);
-        let mut scanner = Self { text, at: 0, depth, names: Vec::new(), fault: None, lenient: false };
+        let mut scanner = Self {
+            text,
+            at: 0,
+            depth,
+            names: Vec::new(),
+            escaped_names: false,
+            escaped: false,
+            fault: None,
+            lenient: false,
+        };
         scanner.space();
         if scanner.at_end() { Err(Undecodable::Empty) } else { Ok(scanner) }
     }
@@ -64,22 +81,22 @@ impl<'a> Scanner<'a> {
     }
 
     /// Skips a value and gives its text.
-    pub(super) fn value(&mut self) -> Result<&'a str, Undecodable> {
+    pub(super) fn value(&mut self) -> Result<&'a str, Stop> {
         Ok(self.spanned(Self::skip)?.0)
     }
 
     /// Runs `scan`, and gives the text that it consumed too.
     pub(super) fn spanned<T>(
         &mut self,
-        scan: impl FnOnce(&mut Self) -> Result<T, Undecodable>,
-    ) -> Result<(&'a str, T), Undecodable> {
+        scan: impl FnOnce(&mut Self) -> Result<T, Stop>,
+    ) -> Result<(&'a str, T), Stop> {
         let start = self.at;
         let found = scan(self)?;
-        Ok((self.text.get(start..self.at).ok_or(Undecodable::Json)?, found))
+        Ok((self.text.get(start..self.at).ok_or(Stop::Json)?, found))
     }
 
     /// Skips a value.
-    pub(super) fn skip(&mut self) -> Result<(), Undecodable> {
+    pub(super) fn skip(&mut self) -> Result<(), Stop> {
         match self.peek() {
             Some(b'"') => self.string(self.lenient).map(|_| ()),
             Some(b'{') => self.object(|scanner, _| scanner.skip()),
@@ -91,23 +108,24 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Walks an object. `member` is called at each value and must consume it.
+    /// Walks an object. `member` is called with each name, still escaped, at its value, which it must consume.
     pub(super) fn object(
         &mut self,
-        mut member: impl FnMut(&mut Self, Text<'a>) -> Result<(), Undecodable>,
-    ) -> Result<(), Undecodable> {
+        mut member: impl FnMut(&mut Self, &'a str) -> Result<(), Stop>,
+    ) -> Result<(), Stop> {
         self.open()?;
         let base = self.names.len();
         let mut more = self.peek() != Some(b'}');
         while more {
             if self.peek() != Some(b'"') {
-                return Err(Undecodable::Json);
+                return Err(Stop::Json);
             }
             let name = self.string(false)?;
             self.names.push(name);
+            self.escaped_names |= self.escaped;
             self.space();
             if self.peek() != Some(b':') {
-                return Err(Undecodable::Json);
+                return Err(Stop::Json);
             }
             self.at += 1;
             self.space();
@@ -123,8 +141,8 @@ impl<'a> Scanner<'a> {
     /// Walks an array. `element` is called at each value and must consume it.
     pub(super) fn array(
         &mut self,
-        mut element: impl FnMut(&mut Self) -> Result<(), Undecodable>,
-    ) -> Result<(), Undecodable> {
+        mut element: impl FnMut(&mut Self) -> Result<(), Stop>,
+    ) -> Result<(), Stop> {
         self.open()?;
         let mut more = self.peek() != Some(b']');
         while more {
@@ -140,8 +158,8 @@ impl<'a> Scanner<'a> {
         self.fault.get_or_insert(fault);
     }
 
-    fn open(&mut self) -> Result<(), Undecodable> {
-        self.depth = self.depth.checked_sub(1).ok_or(Undecodable::Depth)?;
+    fn open(&mut self) -> Result<(), Stop> {
+        self.depth = self.depth.checked_sub(1).ok_or(Stop::Depth)?;
         self.at += 1;
         self.space();
         Ok(())
@@ -153,7 +171,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// At a comma moves to the next item; false at `end`.
-    fn separator(&mut self, end: u8) -> Result<bool, Undecodable> {
+    fn separator(&mut self, end: u8) -> Result<bool, Stop> {
         self.space();
         match self.peek() {
             Some(b',') => {
@@ -162,46 +180,51 @@ impl<'a> Scanner<'a> {
                 Ok(true)
             }
             Some(byte) if byte == end => Ok(false),
-            _ => Err(Undecodable::Json),
+            _ => Err(Stop::Json),
         }
     }
 
-    fn string(&mut self, lenient: bool) -> Result<Text<'a>, Undecodable> {
+    /// Skips a string, and gives what is between its quotes; `escaped` says whether that has escapes.
+    fn string(&mut self, lenient: bool) -> Result<&'a str, Stop> {
         let bytes = self.text.as_bytes();
         let start = self.at + 1;
         let mut at = start;
-        let mut escaped = false;
+        self.escaped = false;
         loop {
             at = special(bytes, at);
             match bytes.get(at) {
                 Some(b'"') => {
                     self.at = at + 1;
-                    return Ok(Text { raw: self.text.get(start..at).ok_or(Undecodable::Json)?, escaped });
+                    return self.text.get(start..at).ok_or(Stop::Json);
                 }
                 Some(b'\\') => {
-                    escaped = true;
+                    self.escaped = true;
+                    if let Some(b'"' | b'\\' | b'/' | b'n' | b't' | b'r' | b'b' | b'f') = bytes.get(at + 1) {
+                        at += 2;
+                        continue;
+                    }
                     let (escape, len) =
-                        unescape_one(bytes.get(at..).unwrap_or_default()).ok_or(Undecodable::Json)?;
+                        unescape_one(bytes.get(at..).unwrap_or_default()).ok_or(Stop::Json)?;
                     if escape.is_none() && !lenient {
                         self.blame(Undecodable::LoneSurrogate);
                     }
                     at += len;
                 }
-                _ => return Err(Undecodable::Json),
+                _ => return Err(Stop::Json),
             }
         }
     }
 
-    fn literal(&mut self, word: &str) -> Result<(), Undecodable> {
+    fn literal(&mut self, word: &str) -> Result<(), Stop> {
         let rest = self.text.as_bytes().get(self.at..).unwrap_or_default();
         if !rest.starts_with(word.as_bytes()) {
-            return Err(Undecodable::Json);
+            return Err(Stop::Json);
         }
         self.at += word.len();
         Ok(())
     }
 
-    fn number(&mut self) -> Result<(), Undecodable> {
+    fn number(&mut self) -> Result<(), Stop> {
         if self.peek() == Some(b'-') {
             self.at += 1;
         }
@@ -224,30 +247,30 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    fn digits(&mut self) -> Result<(), Undecodable> {
+    fn digits(&mut self) -> Result<(), Stop> {
         let start = self.at;
         while self.peek().is_some_and(|byte| byte.is_ascii_digit()) {
             self.at += 1;
         }
-        if self.at == start { Err(Undecodable::Json) } else { Ok(()) }
+        if self.at == start { Err(Stop::Json) } else { Ok(()) }
     }
 
     /// Looks for equal names from `base` on: by pairs in a small object, by hash in a large one.
     fn find_duplicate(&mut self, base: usize) {
         let names = self.names.get(base..).unwrap_or_default();
-        let escaped = names.iter().any(|name| name.escaped);
-        let duplicate = if names.len() <= 16 && !escaped {
+        let duplicate = if names.len() <= 16 && !self.escaped_names {
             let mut rest = names;
             let mut found = None;
             while let Some((name, others)) = rest.split_first() {
-                found =
-                    found.or_else(|| others.iter().any(|other| other.raw == name.raw).then(|| name.text()));
+                if others.iter().any(|other| same(other, name)) {
+                    found = Some(Cow::Borrowed(*name));
+                }
                 rest = others;
             }
             found
         } else {
             let mut seen = HashSet::with_capacity(names.len());
-            names.iter().map(|name| name.text()).find(|name| !seen.insert(name.clone()))
+            names.iter().map(|name| unescape(name)).find(|name| !seen.insert(name.clone()))
         };
         if let Some(name) = duplicate {
             let evidence = Undecodable::evidence(&name);
@@ -256,11 +279,19 @@ impl<'a> Scanner<'a> {
     }
 }
 
-impl<'a> Text<'a> {
-    /// What the string says; half a surrogate pair becomes U+FFFD.
-    pub(super) fn text(self) -> Cow<'a, str> {
-        if self.escaped { unescape(self.raw) } else { Cow::Borrowed(self.raw) }
+impl From<Stop> for Undecodable {
+    fn from(stop: Stop) -> Self {
+        match stop {
+            Stop::Json => Self::Json,
+            Stop::Depth => Self::Depth,
+            Stop::BatchTooLong => Self::BatchTooLong,
+        }
     }
+}
+
+/// Equality that seldom has to look past the first byte.
+fn same(a: &str, b: &str) -> bool {
+    a.len() == b.len() && a.as_bytes().first() == b.as_bytes().first() && a == b
 }
 
 /// The scanner recurses, so its stack is bounded whatever the limits say.

@@ -5,9 +5,9 @@
 
 use std::borrow::Cow;
 
-use super::json::Scanner;
+use super::json::{Scanner, Stop};
 use super::members::{Params, ResultMembers, blame_case_variant};
-use super::strings::string;
+use super::strings::{string, unescape};
 use super::{Limits, Undecodable, mcp};
 
 /// Messages that one batch may have.
@@ -131,7 +131,7 @@ fn batch<'a>(scanner: &mut Scanner<'a>) -> Result<Payload<'a>, Undecodable> {
         let element =
             if scanner.peek() == Some(b'{') { message(scanner)? } else { scanner.skip().map(|()| None)? };
         match element {
-            Some(_) if messages.len() == MAX_BATCH => return Err(Undecodable::BatchTooLong),
+            Some(_) if messages.len() == MAX_BATCH => return Err(Stop::BatchTooLong),
             Some(message) => messages.push(message),
             None => others = true,
         }
@@ -145,7 +145,7 @@ fn batch<'a>(scanner: &mut Scanner<'a>) -> Result<Payload<'a>, Undecodable> {
 }
 
 /// Reads an object; `None` if it is no JSON-RPC.
-fn message<'a>(scanner: &mut Scanner<'a>) -> Result<Option<Message<'a>>, Undecodable> {
+fn message<'a>(scanner: &mut Scanner<'a>) -> Result<Option<Message<'a>>, Stop> {
     let mut is_message = false;
     let mut id = None;
     let mut method = None;
@@ -154,7 +154,7 @@ fn message<'a>(scanner: &mut Scanner<'a>) -> Result<Option<Message<'a>>, Undecod
     let mut error = None;
     let (raw, ()) = scanner.spanned(|scanner| {
         scanner.object(|scanner, name| {
-            match &*name.text() {
+            match &*unescape(name) {
                 "jsonrpc" => {
                     is_message = true;
                     scanner.skip()?;

@@ -1,7 +1,8 @@
 //! The members of `params` and `result` that decisions need, noted while the message is scanned.
 
 use super::Undecodable;
-use super::json::Scanner;
+use super::json::{Scanner, Stop};
+use super::strings::unescape;
 
 /// `params` of a request or notification. Each member is the JSON text of its value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -70,7 +71,7 @@ pub struct ResultMembers<'a> {
 
 impl<'a> Params<'a> {
     /// Reads the value at the cursor, whatever it is.
-    pub(super) fn read(scanner: &mut Scanner<'a>) -> Result<Self, Undecodable> {
+    pub(super) fn read(scanner: &mut Scanner<'a>) -> Result<Self, Stop> {
         let mut params = Self::default();
         if scanner.peek() != Some(b'{') {
             params.raw = scanner.value()?;
@@ -78,7 +79,7 @@ impl<'a> Params<'a> {
         }
         let (raw, ()) = scanner.spanned(|scanner| {
             scanner.object(|scanner, name| {
-                let slot = match &*name.text() {
+                let slot = match &*unescape(name) {
                     "name" => &mut params.name,
                     "arguments" => &mut params.arguments,
                     "uri" => &mut params.uri,
@@ -107,13 +108,13 @@ impl<'a> Params<'a> {
 }
 
 impl<'a> Meta<'a> {
-    fn read(scanner: &mut Scanner<'a>) -> Result<Self, Undecodable> {
+    fn read(scanner: &mut Scanner<'a>) -> Result<Self, Stop> {
         let mut meta = Self::default();
         if scanner.peek() != Some(b'{') {
             return scanner.skip().map(|()| meta);
         }
         scanner.object(|scanner, name| {
-            let name = name.text();
+            let name = unescape(name);
             let own = name.strip_prefix("io.modelcontextprotocol/");
             meta.is_mcp |= own.is_some();
             let slot = match own.unwrap_or(&name) {
@@ -135,7 +136,7 @@ impl<'a> Meta<'a> {
 
 impl<'a> ResultMembers<'a> {
     /// Reads the value at the cursor, whatever it is.
-    pub(super) fn read(scanner: &mut Scanner<'a>) -> Result<Self, Undecodable> {
+    pub(super) fn read(scanner: &mut Scanner<'a>) -> Result<Self, Stop> {
         let mut result = Self::default();
         scanner.lenient = true;
         let (raw, ()) = scanner.spanned(|scanner| {
@@ -143,7 +144,7 @@ impl<'a> ResultMembers<'a> {
                 return scanner.skip();
             }
             scanner.object(|scanner, name| {
-                let slot = match &*name.text() {
+                let slot = match &*unescape(name) {
                     "isError" => &mut result.is_error,
                     "resultType" => &mut result.result_type,
                     "protocolVersion" => &mut result.protocol_version,
