@@ -130,8 +130,12 @@ pub fn result_facts<'a>(message: &Message<'a>) -> Option<ResultFacts<'a>> {
 /// The revision that a message over HTTP is of. `session` is what is bound to its session: the initialize result's,
 /// or 2024-11-05 for a URI learnt from an `endpoint` event. `None` is a revision that we do not know.
 pub fn revision(call: &Call<'_>, claims: &Claims<'_>, session: Option<Revision>) -> Option<Revision> {
-    if call.is_enveloped || call.method == "initialize" {
+    if call.is_enveloped {
         return call.revision;
+    }
+    if call.method == "initialize" {
+        // Provisional, and a handshake whatever it offers: the Rust SDK offers 2026-07-28 in one.
+        return call.revision.map(|offer| if offer.is_modern() { Revision::V2025_11_25 } else { offer });
     }
     match (session, claims.protocol_version) {
         (Some(bound), _) => Some(bound),
@@ -332,6 +336,7 @@ mod tests {
         check("tools/call", modern, Some("2025-11-25"), old, Some(Revision::V2026_07_28));
         check("tools/call", future, None, old, None);
         check("initialize", r#"{"protocolVersion":"2025-11-25"}"#, None, None, Some(Revision::V2025_11_25));
+        check("initialize", r#"{"protocolVersion":"2026-07-28"}"#, None, None, Some(Revision::V2025_11_25));
         check("tools/call", "{}", Some("2025-11-25"), old, old);
         check("tools/call", "{}", Some("2025-11-25"), None, Some(Revision::V2025_11_25));
         check("tools/call", "{}", Some("9999-99-99"), None, None);
