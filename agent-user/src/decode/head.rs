@@ -368,6 +368,10 @@ mod tests {
         check("POST / HTTP/2.0\r\n\r\n", Malformed::Version);
         check("POST / HTTP/1.2\r\n\r\n", Malformed::Version);
         check("POST /\r\n\r\n", Malformed::Syntax);
+        check("POST  / HTTP/1.1\r\n\r\n", Malformed::Syntax);
+        check("POST / a HTTP/1.1\r\n\r\n", Malformed::Version);
+        check("POST\t/ HTTP/1.1\r\n\r\n", Malformed::Syntax);
+        check("POST / HTTP/1.1\r\n: a\r\n\r\n", Malformed::Syntax);
         check("\r\nPOST / HTTP/1.1\r\n\r\n", Malformed::LeadingGarbage);
         check(" POST / HTTP/1.1\r\n\r\n", Malformed::LeadingGarbage);
         check("POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n", Malformed::ChunkedHttp10);

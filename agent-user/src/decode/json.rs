@@ -397,4 +397,14 @@ mod tests {
         let fault = Err(Undecodable::DuplicateMember("k7".into()));
         assert_eq!(scan(format!("{{{},\"k7\":0}}", members.join(",")).as_bytes()), fault);
     }
+
+    #[test]
+    fn deepest_nesting_fits_a_small_stack() {
+        let scan = || {
+            let text = "[{\"a\":".repeat(2000);
+            let mut scanner = Scanner::new(text.as_bytes(), usize::MAX).unwrap();
+            assert_eq!(scanner.skip(), Err(Stop::Depth));
+        };
+        std::thread::Builder::new().stack_size(512 << 10).spawn(scan).unwrap().join().unwrap();
+    }
 }

@@ -86,7 +86,8 @@ pub enum IdKind {
     Other,
 }
 
-/// Decodes a whole body, the data of one event, or one line.
+/// Decodes a whole body, the data of one event, or one line. Takes time in proportion to its length, which the caller
+/// bounds by [`Limits::message`] or [`Limits::event`].
 pub fn decode<'a>(bytes: &'a [u8], limits: &Limits) -> Result<Payload<'a>, Undecodable> {
     let mut scanner = Scanner::new(bytes, limits.depth)?;
     let first = payload(&mut scanner)?;

@@ -13,6 +13,10 @@ pub mod jsonrpc;
 mod malformed;
 pub mod mcp;
 pub mod members;
+#[cfg(test)]
+mod mutate;
+#[cfg(test)]
+mod replay;
 mod sentinel;
 pub mod sniff;
 pub mod sse;
