@@ -227,7 +227,7 @@ impl<'a> RawId<'a> {
     }
 }
 
-impl Message<'_> {
+impl<'a> Message<'a> {
     /// The method of a request or notification.
     pub fn method(&self) -> Option<&str> {
         match &self.kind {
@@ -237,7 +237,7 @@ impl Message<'_> {
     }
 
     /// The id, if there is one.
-    pub fn id(&self) -> Option<RawId<'_>> {
+    pub fn id(&self) -> Option<RawId<'a>> {
         match &self.kind {
             Kind::Request { id, .. } => Some(*id),
             Kind::Notification { .. } => None,

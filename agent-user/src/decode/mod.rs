@@ -27,7 +27,7 @@ pub use body::{Advance, Body};
 pub use fields::{Coding, McpHeaders, Media};
 pub use head::{Framing, Method, RequestHead, ResponseHead, Span, Version};
 pub use head::{parse_request, parse_response};
-pub use jsonrpc::{Kind, Message, Payload, RawId, decode};
+pub use jsonrpc::{IdKind, Kind, Message, Payload, RawId, decode};
 pub use malformed::Malformed;
 pub use mcp::{Call, Claims, Mismatch, ResultFacts, Revision};
 pub use members::{Meta, Params, ResultMembers};
