@@ -1,5 +1,34 @@
 //! The kernel side of interlock. It parses no application bytes: it tags, redirects and obeys the stop word.
+//!
+//! `connect` holds the hooks that run in an agent's system calls, `establish` hands the original destination to
+//! the socket that the daemon accepts, `egress` is the packet filter behind both. What they decide is in
+//! `agent-abi`, as pure functions. Bias: a map miss refuses, for whoever is known to be an agent.
 #![cfg_attr(target_arch = "bpf", no_std, no_main)]
+
+#[cfg(target_arch = "bpf")]
+mod connect;
+#[cfg(target_arch = "bpf")]
+mod egress;
+#[cfg(target_arch = "bpf")]
+mod establish;
+#[cfg(target_arch = "bpf")]
+mod maps;
+#[cfg(target_arch = "bpf")]
+mod owner;
+#[cfg(target_arch = "bpf")]
+mod refuse;
+
+/// The kernel lends its GPL-only helpers to programs with this word in this section.
+#[cfg(target_arch = "bpf")]
+#[unsafe(link_section = "license")]
+#[unsafe(no_mangle)]
+static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";
+
+#[cfg(target_arch = "bpf")]
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    loop {}
+}
 
 #[cfg(not(target_arch = "bpf"))]
 fn main() {

@@ -22,7 +22,6 @@ use crate::state::State;
 const ENTER_WITHIN: Duration = Duration::from_secs(10);
 
 /// The directory of agents.
-#[derive(Debug)]
 pub struct Agents {
     kernel: Arc<Kernel>,
     state: Arc<State>,
@@ -85,6 +84,12 @@ impl Agents {
     /// The absolute directory of a cgroup path.
     pub fn dir(&self, path: &str) -> PathBuf {
         self.root.join(path.trim_start_matches('/'))
+    }
+
+    /// The cgroups of an agent.
+    pub fn dirs_of(&self, number: u32) -> Vec<PathBuf> {
+        let held = self.held_now();
+        held.iter().filter(|(_, held)| held.agent.number == number).map(|(path, _)| self.dir(path)).collect()
     }
 
     /// The agent in whose cgroup a process is. Also `Some` for cgroups nested below an agent's.
@@ -166,9 +171,9 @@ impl Agents {
     /// that are gone.
     pub fn take_over(&self, selectors: &Selectors) -> Result<()> {
         let names: HashMap<u32, String> = self.state.agent_names();
-        let known: HashMap<u64, u32> = self.kernel.held().into_iter().collect();
+        let known: HashMap<u64, u32> = self.kernel.held()?.into_iter().collect();
         let exec = self.dir(&self.exec_cgroup);
-        for dir in cgroup::children(&exec) {
+        for dir in cgroup::children(&exec).unwrap_or_default() {
             let Some(name) = cgroup::id(&dir).ok().and_then(|id| known.get(&id)).and_then(|number| names.get(number))
             else {
                 continue;

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
@@ -94,6 +94,8 @@ pub struct Conn {
     pub destination: SocketAddr,
     /// Rung when a stop may concern this connection.
     pub wake: Notify,
+    /// An MCP message or header was seen on it.
+    mcp: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -110,18 +112,20 @@ impl Conn {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether this connection is known to carry MCP.
+    pub fn is_mcp(&self) -> bool {
+        self.mcp.load(Ordering::Relaxed)
+    }
+
+    pub fn mark_mcp(&self) {
+        self.mcp.store(true, Ordering::Relaxed);
+    }
+
     /// Registers calls, before the rules are read for them.
     pub fn begin(&self, calls: Vec<Call>) {
         let mut state = self.state();
         state.phase = Phase::Held;
         state.calls = calls;
-    }
-
-    /// Sets the decisions that let the registered calls through.
-    pub fn decided(&self, decisions: impl IntoIterator<Item = Box<str>>) {
-        for (call, decision) in self.state().calls.iter_mut().zip(decisions) {
-            call.decision = decision;
-        }
     }
 
     pub fn set_phase(&self, phase: Phase) {
@@ -181,7 +185,7 @@ impl Ledger {
     pub fn open(self: &Arc<Self>, identity: Identity, destination: SocketAddr) -> Entry {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let state = State { phase: Phase::Idle, calls: Vec::new(), acted: 0 };
-        let conn = Arc::new(Conn { id, identity, destination, wake: Notify::new(), state: Mutex::new(state) });
+        let conn = Arc::new(Conn { id, identity, destination, wake: Notify::new(), mcp: AtomicBool::new(false), state: Mutex::new(state) });
         self.conns().insert(id, Arc::clone(&conn));
         Entry { ledger: Arc::clone(self), conn }
     }

@@ -1,9 +1,34 @@
-//! interlock.
+//! interlock: a kill switch and policy gate for AI agents.
+//!
+//! The map of this folder, in the order in which things happen:
+//! [`app`] builds every part once · [`kernel`] holds agents and redirects their connections · [`selectors`] and
+//! [`agents`] say who is an agent · [`accept`] listens in every network namespace that has one · [`conn`] is the
+//! path of a connection · [`decode`] reads it, [`judge`] and [`decide`] give the verdict, [`forward`] moves the
+//! bytes · [`ledger`] and [`book`] know what is in flight, [`orders`] carries out stops · [`record`] is the
+//! evidence · [`control`] and [`cli`] are the operator's side.
+#![deny(unsafe_code)]
+
+pub mod accept;
+pub mod agents;
+pub mod app;
+pub mod book;
+pub mod cli;
 pub mod config;
+pub mod conn;
+pub mod control;
 pub mod decide;
+pub mod decode;
+pub mod doctor;
+pub mod forward;
 pub mod gate;
 pub mod identity;
+pub mod judge;
+#[expect(unsafe_code, reason = "raw bpf(2), netlink and setns calls; nowhere else")]
+pub mod kernel;
 pub mod ledger;
+pub mod orders;
+pub mod parts;
 pub mod record;
+pub mod reload;
 pub mod selectors;
 pub mod state;

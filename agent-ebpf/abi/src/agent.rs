@@ -43,6 +43,9 @@ pub struct Settings {
     pub heartbeat_ns: u64,
     /// With `fail_open`, the age of the heartbeat from which on agents pass unheld, nanoseconds.
     pub stale_after_ns: u64,
+    /// Cgroup id of the daemon, the only one that may bind a listener's port; 0 is nobody. An id and not a
+    /// process number, because a daemon in a pod does not know the number that the kernel sees.
+    pub daemon_cgroup: u64,
     /// 1: let agents through while the heartbeat is stale (`fail: open`). 0: hold them.
     pub fail_open: u32,
     /// 1: let UDP other than DNS through (`defaults.quic: allow`). 0: refuse it.
@@ -55,4 +58,4 @@ pub struct Settings {
 const _: () = assert!(size_of::<Tag>() == 8);
 const _: () = assert!(size_of::<AgentState>() == 8);
 const _: () = assert!(size_of::<Listener>() == 8);
-const _: () = assert!(size_of::<Settings>() == 32);
+const _: () = assert!(size_of::<Settings>() == 40);

@@ -24,10 +24,12 @@ pub enum Reason {
     Transport = 3,
     /// UDP other than DNS.
     Datagram = 4,
-    /// A connect or bind to the daemon's own port.
+    /// A connect to the daemon's own port.
     OwnPort = 5,
     /// The kernel had no room to remember where the connection wants to go.
     NoRoom = 6,
+    /// A bind to the daemon's own port.
+    PortGuarded = 7,
 }
 
 impl Reason {
@@ -48,6 +50,7 @@ impl Reason {
             Reason::Datagram => errno::EPERM,
             Reason::OwnPort => errno::EACCES,
             Reason::NoRoom => errno::ECONNREFUSED,
+            Reason::PortGuarded => errno::EADDRINUSE,
         }
     }
 
@@ -60,6 +63,7 @@ impl Reason {
             4 => Some(Reason::Datagram),
             5 => Some(Reason::OwnPort),
             6 => Some(Reason::NoRoom),
+            7 => Some(Reason::PortGuarded),
             _ => None,
         }
     }
@@ -103,7 +107,7 @@ pub fn decide_connect(attempt: &Attempt) -> Verdict {
         return Verdict::Refuse(Reason::Stopped);
     }
     if attempt.protocol == IPPROTO_UDP {
-        return datagram(attempt);
+        return datagram(attempt.protocol, attempt.port, &attempt.settings);
     }
     if attempt.protocol != IPPROTO_TCP {
         return Verdict::Refuse(Reason::Transport);
@@ -130,7 +134,7 @@ pub fn decide_datagram(attempt: &Attempt) -> Verdict {
     if !is_running(attempt.state) {
         return Verdict::Refuse(Reason::Stopped);
     }
-    datagram(attempt)
+    datagram(attempt.protocol, attempt.port, &attempt.settings)
 }
 
 /// Whether an agent may have a socket of this kind at all.
@@ -145,12 +149,49 @@ pub fn decide_socket(family: u32, kind: u32, protocol: u32) -> Option<Reason> {
     }
 }
 
+/// A packet on its way out of an agent's cgroup.
+#[derive(Clone, Copy, Debug)]
+pub struct Packet {
+    /// `AF_*`, `SOCK_*` and `IPPROTO_*` of the socket that sends it.
+    pub family: u32,
+    pub kind: u32,
+    pub protocol: u32,
+    /// Destination port of a datagram, host byte order.
+    pub port: u32,
+    /// A TCP reset that carries no payload.
+    pub bare_reset: bool,
+    /// State of the agent; `None` holds it as if isolated.
+    pub state: Option<AgentState>,
+    pub settings: Settings,
+}
+
+/// Whether a packet may leave. This is the second line: it holds for sockets that are older than the agent's
+/// enrolment, or that were connected before a stop. A reset passes even then, so that the other end learns of it.
+#[inline(always)]
+pub fn decide_packet(packet: &Packet) -> Option<Reason> {
+    if !is_running(packet.state) {
+        let passes = packet.bare_reset && packet.kind == SOCK_STREAM && packet.protocol == IPPROTO_TCP;
+        return if passes { None } else { Some(Reason::Stopped) };
+    }
+    if packet.protocol == IPPROTO_UDP && packet.kind == SOCK_DGRAM {
+        return match datagram(packet.protocol, packet.port, &packet.settings) {
+            Verdict::Refuse(reason) => Some(reason),
+            _ => None,
+        };
+    }
+    decide_socket(packet.family, packet.kind, packet.protocol)
+}
+
+/// Whether a bind takes a port on which the daemon listens. Any address counts: a wildcard bind covers loopback.
+#[inline(always)]
+pub fn is_guarded_port(port: u32, listener: Listener) -> bool {
+    port != 0 && (port == listener.port4 || port == listener.port6)
+}
+
 /// Whether a destination is one of the daemon's own listeners, under any loopback or wildcard address.
 #[inline(always)]
 pub fn is_own_port(addr: &[u8; 16], port: u32, listener: Listener) -> bool {
-    port != 0
-        && (port == listener.port4 || port == listener.port6)
-        && (is_loopback(addr) || is_unspecified(addr))
+    is_guarded_port(port, listener) && (is_loopback(addr) || is_unspecified(addr))
 }
 
 #[inline(always)]
@@ -161,18 +202,17 @@ fn is_running(state: Option<AgentState>) -> bool {
 #[inline(always)]
 fn daemon_is_gone(attempt: &Attempt) -> bool {
     let settings = &attempt.settings;
-    settings.fail_open == 1
-        && attempt.now_ns.saturating_sub(settings.heartbeat_ns) > settings.stale_after_ns
+    settings.fail_open == 1 && attempt.now_ns.saturating_sub(settings.heartbeat_ns) > settings.stale_after_ns
 }
 
 // No port tells QUIC from other UDP, and the kernel side reads no application bytes: so UDP as a whole follows
 // `defaults.quic`, and only DNS goes free.
 #[inline(always)]
-fn datagram(attempt: &Attempt) -> Verdict {
-    if attempt.protocol != IPPROTO_UDP {
+fn datagram(protocol: u32, port: u32, settings: &Settings) -> Verdict {
+    if protocol != IPPROTO_UDP {
         return Verdict::Refuse(Reason::Transport);
     }
-    if attempt.port == DNS_PORT || attempt.settings.udp_allowed == 1 {
+    if port == DNS_PORT || settings.udp_allowed == 1 {
         Verdict::Pass
     } else {
         Verdict::Refuse(Reason::Datagram)
@@ -212,10 +252,15 @@ mod tests {
 
     #[test]
     fn isolated_agent_is_refused_with_the_chosen_errno() {
-        for state in [None, Some(AgentState { mode: MODE_ISOLATED, errno: 0 }), Some(AgentState { mode: 7, errno: 0 })] {
+        for state in
+            [None, Some(AgentState { mode: MODE_ISOLATED, errno: 0 }), Some(AgentState { mode: 7, errno: 0 })]
+        {
             let attempt = Attempt { state, ..v4(80) };
             assert_eq!(decide_connect(&attempt), Verdict::Refuse(Reason::Stopped));
-            assert_eq!(decide_datagram(&Attempt { protocol: IPPROTO_UDP, ..attempt }), Verdict::Refuse(Reason::Stopped));
+            assert_eq!(
+                decide_datagram(&Attempt { protocol: IPPROTO_UDP, ..attempt }),
+                Verdict::Refuse(Reason::Stopped)
+            );
         }
         assert_eq!(Reason::Stopped.errno(0), errno::EPERM);
         assert_eq!(Reason::Stopped.errno(errno::ECONNREFUSED), errno::ECONNREFUSED);
@@ -240,7 +285,10 @@ mod tests {
     #[test]
     fn stale_heartbeat_lets_through_only_where_chosen() {
         let stale = Settings { stale_after_ns: 5, ..Settings::default() };
-        assert_eq!(decide_connect(&Attempt { settings: stale, now_ns: 9, ..v4(80) }), Verdict::Redirect(4040));
+        assert_eq!(
+            decide_connect(&Attempt { settings: stale, now_ns: 9, ..v4(80) }),
+            Verdict::Redirect(4040)
+        );
         let open = Settings { fail_open: 1, ..stale };
         assert_eq!(decide_connect(&Attempt { settings: open, now_ns: 9, ..v4(80) }), Verdict::FailOpen);
         assert_eq!(decide_connect(&Attempt { settings: open, now_ns: 5, ..v4(80) }), Verdict::Redirect(4040));
@@ -264,14 +312,59 @@ mod tests {
         assert_eq!(decide_socket(AF_INET, SOCK_STREAM, 0), None);
         assert_eq!(decide_socket(AF_INET6, SOCK_DGRAM, IPPROTO_UDP), None);
         assert_eq!(decide_socket(1, SOCK_STREAM, 0), None, "unix sockets are not ours");
-        for (kind, protocol) in [(SOCK_STREAM, 262), (SOCK_STREAM, 132), (SOCK_DGRAM, 1), (3, 255), (SOCK_DGRAM, 136)] {
+        for (kind, protocol) in
+            [(SOCK_STREAM, 262), (SOCK_STREAM, 132), (SOCK_DGRAM, 1), (3, 255), (SOCK_DGRAM, 136)]
+        {
             assert_eq!(decide_socket(AF_INET, kind, protocol), Some(Reason::Transport));
         }
     }
 
     #[test]
+    fn isolated_agent_sends_nothing_but_bare_resets() {
+        let tcp = Packet {
+            family: AF_INET,
+            kind: SOCK_STREAM,
+            protocol: IPPROTO_TCP,
+            port: 80,
+            bare_reset: false,
+            state: RUN,
+            settings: Settings::default(),
+        };
+        assert_eq!(decide_packet(&tcp), None);
+        let stopped = Packet { state: None, ..tcp };
+        assert_eq!(decide_packet(&stopped), Some(Reason::Stopped));
+        assert_eq!(decide_packet(&Packet { bare_reset: true, ..stopped }), None);
+        let forged = Packet { bare_reset: true, kind: 3, ..stopped };
+        assert_eq!(decide_packet(&forged), Some(Reason::Stopped), "a raw socket may not forge one");
+    }
+
+    #[test]
+    fn sockets_older_than_enrolment_obey_the_same_rules() {
+        let quic = Packet {
+            family: AF_INET6,
+            kind: SOCK_DGRAM,
+            protocol: IPPROTO_UDP,
+            port: 443,
+            bare_reset: false,
+            state: RUN,
+            settings: Settings::default(),
+        };
+        assert_eq!(decide_packet(&quic), Some(Reason::Datagram));
+        assert_eq!(decide_packet(&Packet { port: 53, ..quic }), None);
+        assert_eq!(decide_packet(&Packet { kind: 3, protocol: 1, ..quic }), Some(Reason::Transport));
+    }
+
+    #[test]
     fn reasons_survive_the_ring_buffer() {
-        for reason in [Reason::Stopped, Reason::NetnsUnknown, Reason::Transport, Reason::Datagram, Reason::OwnPort, Reason::NoRoom] {
+        for reason in [
+            Reason::Stopped,
+            Reason::NetnsUnknown,
+            Reason::Transport,
+            Reason::Datagram,
+            Reason::OwnPort,
+            Reason::NoRoom,
+            Reason::PortGuarded,
+        ] {
             assert_eq!(Reason::from_number(reason as u32), Some(reason));
         }
     }

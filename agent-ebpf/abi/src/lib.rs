@@ -12,7 +12,10 @@ mod event;
 mod origin;
 
 pub use agent::{AgentState, Listener, MODE_ISOLATED, MODE_RUN, Settings, Tag};
-pub use decide::{Attempt, Reason, Verdict, decide_connect, decide_datagram, decide_socket, is_own_port};
+pub use decide::{
+    Attempt, Packet, Reason, Verdict, decide_connect, decide_datagram, decide_packet, decide_socket,
+    is_guarded_port, is_own_port,
+};
 pub use event::{Counter, Event};
 pub use origin::{FAMILY_V4, FAMILY_V6, FlowKey, Origin, is_loopback, is_unspecified, map_v4, unmap_v4};
 

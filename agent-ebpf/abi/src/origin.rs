@@ -1,8 +1,8 @@
 //! Where a redirected connection wanted to go, on its way from the agent's socket to the daemon's.
 
-/// [`FlowKey::family`] of a connection that reached the daemon over IPv4 (v4-mapped included).
+/// [`Origin::family`] of an `AF_INET` socket.
 pub const FAMILY_V4: u32 = 4;
-/// [`FlowKey::family`] of a connection that reached the daemon over IPv6.
+/// [`Origin::family`] of an `AF_INET6` socket, whose destination may still be IPv4 (v4-mapped).
 pub const FAMILY_V6: u32 = 6;
 
 /// The original destination of a redirected connection and who asked for it. Socket storage of the agent's
@@ -14,7 +14,7 @@ pub struct Origin {
     pub addr: [u8; 16],
     /// Destination port, host byte order.
     pub port: u32,
-    /// Address family of the agent's socket call: [`FAMILY_V4`] or [`FAMILY_V6`].
+    /// Which hook saw the call: [`FAMILY_V4`] or [`FAMILY_V6`].
     pub family: u32,
     /// Number of the agent.
     pub agent: u32,
@@ -29,18 +29,19 @@ pub struct Origin {
     pub netns: u64,
 }
 
-/// Key of `FLOWS`: the agent's side of the redirected connection, as both ends see it. Ports in host order.
+/// Key of `FLOWS`: a connection to the daemon's loopback listener as both ends see it. The source address is part
+/// of it: sockets bound to different addresses may share a source port, and must not swap destinations.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowKey {
+    /// `SO_NETNS_COOKIE` of the network namespace of both ends.
     pub netns: u64,
-    /// The agent's source port.
+    /// The agent's source address; IPv4 in its v4-mapped form.
+    pub agent_addr: [u8; 16],
+    /// The agent's source port, host byte order.
     pub agent_port: u32,
-    /// The daemon's listening port.
+    /// The daemon's listening port, host byte order.
     pub listen_port: u32,
-    /// [`FAMILY_V4`] or [`FAMILY_V6`].
-    pub family: u32,
-    pub _pad: u32,
 }
 
 /// The v4-mapped IPv6 form of an IPv4 address (RFC 4291 section 2.5.5.2).
@@ -97,7 +98,7 @@ fn is_zero_until(addr: &[u8; 16], end: usize) -> bool {
 }
 
 const _: () = assert!(size_of::<Origin>() == 56);
-const _: () = assert!(size_of::<FlowKey>() == 24);
+const _: () = assert!(size_of::<FlowKey>() == 32);
 
 #[cfg(test)]
 mod tests {

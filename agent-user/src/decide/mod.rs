@@ -84,6 +84,8 @@ pub enum Guard {
     HeaderMismatch { header: &'static str, header_value: String, body_value: String },
     /// Another element of the same batch was refused, so none was sent.
     Batch,
+    /// A connection whose content cannot be read.
+    Opaque,
 }
 
 impl Refusal {
@@ -96,6 +98,14 @@ impl Refusal {
         }
     }
 
+    /// The id of the operator's stop behind it, if there is one.
+    pub fn stop_id(&self) -> Option<&str> {
+        match self {
+            Refusal::Stop(stop) => Some(&stop.id),
+            Refusal::Rule { .. } | Refusal::Guard(_) => None,
+        }
+    }
+
     /// A bounded label for metrics: never a text that an agent or a server chose.
     pub fn label(&self) -> &'static str {
         match self {
@@ -105,6 +115,7 @@ impl Refusal {
             Refusal::Guard(Guard::Oversized { .. }) => "oversized",
             Refusal::Guard(Guard::HeaderMismatch { .. }) => "header_mismatch",
             Refusal::Guard(Guard::Batch) => "batch",
+            Refusal::Guard(Guard::Opaque) => "opaque",
         }
     }
 
@@ -119,6 +130,7 @@ impl Refusal {
                 format!("header {header} says {header_value:?} but the body says {body_value:?}")
             }
             Refusal::Guard(Guard::Batch) => "another call of the same batch was refused, so none was sent".to_owned(),
+            Refusal::Guard(Guard::Opaque) => "the connection cannot be read".to_owned(),
         }
     }
 }
@@ -131,6 +143,7 @@ impl Guard {
             Guard::Oversized { .. } => "default:oversized",
             Guard::HeaderMismatch { .. } => "guard:header-mismatch",
             Guard::Batch => "guard:batch",
+            Guard::Opaque => "default:opaque",
         }
     }
 }

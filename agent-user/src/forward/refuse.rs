@@ -37,7 +37,7 @@ fn response(call: &Call, refusal: &Refusal) -> Option<String> {
         "rule": refusal.rule(),
         "reason": refusal.reason(),
         "decision": call.decision,
-        "stop": stop_id(refusal),
+        "stop": refusal.stop_id(),
     });
     let outcome = if &*call.method == "tools/call" {
         // The model sees the result of a tool, and only that. `resultType` is required by 2026-07-28 and unknown,
@@ -49,7 +49,7 @@ fn response(call: &Call, refusal: &Refusal) -> Option<String> {
             "_meta": {"interlock.dev/refusal": data},
         }))
     } else {
-        let code = if stop_id(refusal).is_some() { STOPPED } else { REFUSED };
+        let code = if refusal.stop_id().is_some() { STOPPED } else { REFUSED };
         Outcome::Error(json!({"code": code, "message": text, "data": data}))
     };
     serde_json::to_string(&Response { jsonrpc: "2.0", id, outcome }).ok()
@@ -86,22 +86,15 @@ pub const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 /// An HTTP answer to something that is no call: a stream, or a request to a server that is not MCP.
 pub fn plain(status: &str, refusal: &Refusal, decision: &str) -> Vec<u8> {
     let body = json!({"error": {
-        "code": if stop_id(refusal).is_some() { STOPPED } else { REFUSED },
+        "code": if refusal.stop_id().is_some() { STOPPED } else { REFUSED },
         "message": format!("interlock refused this request: {}", refusal.reason()),
-        "data": {"rule": refusal.rule(), "decision": decision, "stop": stop_id(refusal)},
+        "data": {"rule": refusal.rule(), "decision": decision, "stop": refusal.stop_id()},
     }, "jsonrpc": "2.0", "id": null});
     with_body(status, &body.to_string(), true)
 }
 
 /// The interim answer an agent waits for before it sends a body (RFC 9110 section 10.1.1).
 pub const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
-
-fn stop_id(refusal: &Refusal) -> Option<&str> {
-    match refusal {
-        Refusal::Stop(stop) => Some(&stop.id),
-        _ => None,
-    }
-}
 
 fn text(call: &Call, refusal: &Refusal) -> String {
     let what = match &call.tool {

@@ -1,6 +1,6 @@
 //! The schema of the records, version 1. One JSON object per line; fields are only ever added.
 
-use std::net::SocketAddr;
+use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -12,6 +12,11 @@ use crate::ledger::{Call, Fate};
 
 /// Version of the schema.
 pub const SCHEMA: u32 = 1;
+
+/// A socket address as the kernel side writes it: v4-mapped, port in host order.
+pub fn address(addr: [u8; 16], port: u32) -> SocketAddr {
+    SocketAddr::new(Ipv6Addr::from(addr).to_canonical(), u16::try_from(port).unwrap_or(0))
+}
 
 /// One line of the records.
 #[derive(Debug, Serialize)]

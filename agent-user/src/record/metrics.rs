@@ -64,22 +64,29 @@ pub struct Metrics {
 /// The metrics of one agent, looked up once.
 #[derive(Debug)]
 pub struct AgentMetrics {
-    pub allowed: IntCounter,
-    denied: IntCounter,
-    would_deny: IntCounter,
+    /// By protocol: MCP, other JSON-RPC.
+    decisions: [Decisions; 2],
     pub stop_refusals_proxy: IntCounter,
     pub stop_refusals_kernel: IntCounter,
     pub bytes_to_server: IntCounter,
     pub bytes_to_agent: IntCounter,
 }
 
+#[derive(Debug)]
+struct Decisions {
+    allowed: IntCounter,
+    denied: IntCounter,
+    would_deny: IntCounter,
+}
+
 impl AgentMetrics {
     /// Counts one verdict.
-    pub fn count(&self, verdict: &Verdict) {
+    pub fn count(&self, verdict: &Verdict, is_mcp: bool) {
+        let decisions = &self.decisions[usize::from(!is_mcp)];
         match verdict.label() {
-            "deny" => self.denied.inc(),
-            "would_deny" => self.would_deny.inc(),
-            _ => self.allowed.inc(),
+            "deny" => decisions.denied.inc(),
+            "would_deny" => decisions.would_deny.inc(),
+            _ => decisions.allowed.inc(),
         }
     }
 }
@@ -163,11 +170,13 @@ impl Metrics {
 
     /// The handles of one agent.
     pub fn agent(&self, name: &str) -> AgentMetrics {
-        let decision = |verdict: &str| self.decisions.with_label_values(&[name, "mcp", verdict]);
+        let decisions = |protocol: &str| Decisions {
+            allowed: self.decisions.with_label_values(&[name, protocol, "allow"]),
+            denied: self.decisions.with_label_values(&[name, protocol, "deny"]),
+            would_deny: self.decisions.with_label_values(&[name, protocol, "would_deny"]),
+        };
         AgentMetrics {
-            allowed: decision("allow"),
-            denied: decision("deny"),
-            would_deny: decision("would_deny"),
+            decisions: [decisions("mcp"), decisions("jsonrpc")],
             stop_refusals_proxy: self.stop_refusals.with_label_values(&[name, "proxy"]),
             stop_refusals_kernel: self.stop_refusals.with_label_values(&[name, "kernel"]),
             bytes_to_server: self.bytes.with_label_values(&[name, "to_server"]),

@@ -1,0 +1,50 @@
+//! Who owns a socket: the tag it carries, else the cgroups of the process at hand.
+//!
+//! Both are needed. A socket made outside and used inside has no tag; one made inside and carried out has no
+//! cgroup. Whichever answers first puts the tag on, so the answer stays.
+
+use core::ffi::c_void;
+
+use agent_abi::{MAX_CGROUP_LEVEL, Tag};
+use aya_ebpf::helpers::generated::bpf_get_current_ancestor_cgroup_id;
+
+use crate::maps::{AGENTS, TAGS};
+
+/// The agent that owns this socket, 0 for nobody.
+///
+/// # Safety
+/// `socket` must be what the hook's socket storage helper accepts.
+#[inline(always)]
+pub(crate) unsafe fn owner(socket: *mut c_void) -> u32 {
+    // SAFETY: the caller vouches for the socket.
+    if let Some(tag) = unsafe { TAGS.get(socket) } {
+        return tag.agent;
+    }
+    let agent = current();
+    if agent != 0 {
+        // SAFETY: as above. Without memory the socket stays untagged, and the next hook asks again.
+        unsafe { TAGS.set(socket, &Tag { agent, _pad: 0 }) };
+    }
+    agent
+}
+
+/// The agent whose cgroup the current process is in, 0 for none. The deepest cgroup wins: an agent may be nested
+/// in another one.
+#[inline(always)]
+pub(crate) fn current() -> u32 {
+    let mut agent = 0;
+    let mut level = 1;
+    while level <= MAX_CGROUP_LEVEL {
+        // SAFETY: the helper takes a plain number and answers 0 below the leaf.
+        let id = unsafe { bpf_get_current_ancestor_cgroup_id(level as i32) };
+        if id == 0 {
+            break;
+        }
+        // SAFETY: the value is one word, copied at once.
+        if let Some(found) = unsafe { AGENTS.get(id) } {
+            agent = *found;
+        }
+        level += 1;
+    }
+    agent
+}

@@ -1,0 +1,60 @@
+//! The one way to refuse: count, tell the daemon, choose the errno. Never blocks; a full ring buffer only costs
+//! the event, which is counted.
+
+use agent_abi::{AgentState, Counter, Reason};
+use aya_ebpf::helpers::generated::{bpf_ktime_get_ns, bpf_set_retval};
+use aya_ebpf::helpers::{bpf_get_current_pid_tgid, bpf_get_current_uid_gid};
+use aya_log_ebpf::debug;
+
+use crate::maps::{EVENTS, SET_RETVAL, count};
+
+/// What was attempted, for the record.
+pub(crate) struct Refused {
+    pub agent: u32,
+    pub netns: u64,
+    pub addr: [u8; 16],
+    pub port: u32,
+    pub protocol: u32,
+}
+
+/// Refuses a system call. Returns what the hook must return.
+#[inline(always)]
+pub(crate) fn refuse<C>(ctx: &C, reason: Reason, state: Option<AgentState>, refused: &Refused) -> i32 {
+    count(Counter::Refused);
+    if matches!(reason, Reason::Stopped) {
+        count(Counter::RefusedStopped);
+    }
+    emit(reason, refused);
+    debug!(ctx, "refused agent {} port {} reason {}", refused.agent, refused.port, reason as u32);
+    if SET_RETVAL.load() == 1 {
+        let stop_errno = match state {
+            Some(state) => state.errno,
+            None => 0,
+        };
+        // SAFETY: a plain number; the kernel refuses what is no errno and the call then fails with EPERM.
+        unsafe { bpf_set_retval(-(reason.errno(stop_errno) as i32)) };
+    }
+    0
+}
+
+#[inline(always)]
+fn emit(reason: Reason, refused: &Refused) {
+    let Some(mut entry) = EVENTS.reserve(0) else {
+        count(Counter::EventsLost);
+        return;
+    };
+    let event = entry.as_mut_ptr();
+    // SAFETY: `event` is the reserved entry; every field is written before it is submitted.
+    unsafe {
+        (*event).at_ns = bpf_ktime_get_ns();
+        (*event).netns = refused.netns;
+        core::ptr::copy_nonoverlapping(&refused.addr, &raw mut (*event).addr, 1);
+        (*event).port = refused.port;
+        (*event).protocol = refused.protocol;
+        (*event).agent = refused.agent;
+        (*event).tgid = (bpf_get_current_pid_tgid() >> 32) as u32;
+        (*event).uid = bpf_get_current_uid_gid() as u32;
+        (*event).reason = reason as u32;
+    }
+    entry.submit(0);
+}

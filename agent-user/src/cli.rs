@@ -1,0 +1,399 @@
+//! The command line: one binary, the daemon and its tools. Human words by default, `--json` everywhere.
+
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader, Read, Seek, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::{Parser, Subcommand};
+use comfy_table::Table;
+use jiff::SignedDuration;
+use serde_json::{Value, json};
+
+use crate::config::{Config, RUNTIME_DIR};
+use crate::control::client::Client;
+use crate::control::{ExecOrder, ReleaseOrder, StopOrder};
+use crate::decide::policy::PolicyFile;
+use crate::decide::stop::Level;
+use crate::{app, doctor, reload};
+
+/// Exit code for a bad configuration (`EX_USAGE` of sysexits.h).
+const BAD_CONFIG: u8 = 64;
+/// A stop is in force, and the fate of some call is still open.
+const OPEN_FATES: u8 = 3;
+
+/// A kill switch and policy gate for AI agents that needs nothing from the agent.
+#[derive(Debug, Parser)]
+#[command(name = "interlock", version)]
+pub struct Args {
+    /// Where the daemon's control socket is.
+    #[arg(long, global = true, env = "INTERLOCK_RUNTIME_DIR", default_value = RUNTIME_DIR)]
+    runtime_dir: PathBuf,
+    /// Print JSON.
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the daemon.
+    Run {
+        #[arg(long, default_value = "/etc/interlock/config.yaml")]
+        config: PathBuf,
+    },
+    /// Start a command as an agent, in a cgroup of its own that is held before the command begins.
+    Exec {
+        /// Name of the agent.
+        #[arg(long)]
+        agent: String,
+        #[arg(required = true, last = true)]
+        command: Vec<OsString>,
+    },
+    /// Stop agents now. Exit code 0: in force, all fates known; 3: in force, fates open; 1: not in force.
+    Stop {
+        /// `agent=NAME`; globs are allowed, and hold for agents that come later.
+        #[arg(required = true)]
+        selectors: Vec<String>,
+        /// Why; the agent is shown it.
+        #[arg(long)]
+        reason: String,
+        /// How far to go.
+        #[arg(long, value_enum, default_value_t)]
+        level: Level,
+        /// How long to wait for the fates of calls in flight, such as `5s`.
+        #[arg(long, default_value = "5s")]
+        wait: SignedDuration,
+    },
+    /// End a stop.
+    Release {
+        id: String,
+        #[arg(long)]
+        reason: String,
+    },
+    /// List the stops in force and what they caught.
+    Stops,
+    /// List the agents held.
+    Agents,
+    /// Show how the daemon is doing.
+    Status,
+    /// Say what this host lacks and what that costs.
+    Doctor,
+    /// Check rules files without a daemon.
+    Policy {
+        #[command(subcommand)]
+        command: PolicyCommand,
+    },
+    /// Describe the configuration files.
+    Config {
+        #[command(subcommand)]
+        command: ConfigCommand,
+    },
+    /// Print the records.
+    Log {
+        /// Go on with what comes.
+        #[arg(long, short)]
+        follow: bool,
+        /// The records file; by default the daemon's.
+        #[arg(long)]
+        path: Option<PathBuf>,
+    },
+    /// Let every agent go: takes the kernel programs and maps of a pin directory away.
+    Detach {
+        #[arg(long, default_value = "/sys/fs/bpf/interlock")]
+        pin_dir: PathBuf,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum PolicyCommand {
+    /// Read a rules file as the daemon would.
+    Check { file: PathBuf },
+}
+
+#[derive(Debug, Subcommand)]
+enum ConfigCommand {
+    /// Print the JSON Schema of the configuration, or of the rules.
+    Schema {
+        #[arg(long)]
+        rules: bool,
+    },
+}
+
+/// Runs one command and says how it went.
+pub fn main(args: Args) -> ExitCode {
+    match args.run() {
+        Ok(code) => code,
+        Err(error) => {
+            let code = if error.is::<BadConfig>() { BAD_CONFIG } else { 1 };
+            let error = format!("{error:#}");
+            if args.json {
+                print_json(&json!({"error": error}));
+            } else {
+                eprintln!("interlock: {error}");
+            }
+            ExitCode::from(code)
+        }
+    }
+}
+
+/// Marks errors of configuration and rules files.
+#[derive(Debug)]
+struct BadConfig;
+
+impl std::fmt::Display for BadConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("bad configuration")
+    }
+}
+
+impl Args {
+    fn run(&self) -> Result<ExitCode> {
+        let client = Client::new(&self.runtime_dir);
+        match &self.command {
+            Command::Run { config } => {
+                let config = Config::load(config).context(BadConfig)?;
+                if let Some(rules) = &config.rules {
+                    reload::load(rules).context(BadConfig)?;
+                }
+                app::run(&config)?;
+            }
+            Command::Exec { agent, command } => return Err(exec(&client, agent, command)),
+            Command::Stop { selectors, reason, level, wait } => {
+                return self.stop(&client, selectors, reason, *level, *wait);
+            }
+            Command::Release { id, reason } => {
+                let order = ReleaseOrder { reason: reason.clone() };
+                let stop = client.post(&format!("/v1/stops/{id}/release"), &order)?;
+                self.print(&stop, |stop| format!("released {} ({})", text(&stop["id"]), text(&stop["scope"]["agent"])));
+            }
+            Command::Stops => self.print(&client.get("/v1/stops")?, stops_table),
+            Command::Agents => self.print(&client.get("/v1/agents")?, agents_table),
+            Command::Status => {
+                let status = client.get("/v1/status")?;
+                self.print(&status, status_text);
+                if status["kernel"]["attached"] != true {
+                    return Ok(ExitCode::FAILURE);
+                }
+            }
+            Command::Doctor => {
+                let report = doctor::examine(&client);
+                self.print(&serde_json::to_value(&report)?, |_| doctor::render(&report));
+                if report.iter().any(|finding| finding.state == doctor::State::Missing) {
+                    return Ok(ExitCode::FAILURE);
+                }
+            }
+            Command::Policy { command: PolicyCommand::Check { file } } => {
+                let policy = reload::load(file).context(BadConfig)?;
+                self.print(&json!({"rules": policy.len()}), |_| format!("{}: {} rules, good", file.display(), policy.len()));
+            }
+            Command::Config { command: ConfigCommand::Schema { rules } } => {
+                let schema = if *rules { schemars::schema_for!(PolicyFile) } else { schemars::schema_for!(Config) };
+                print_json(&serde_json::to_value(schema)?);
+            }
+            Command::Log { follow, path } => {
+                let path = match path {
+                    Some(path) => path.clone(),
+                    None => PathBuf::from(text(&client.get("/v1/status")?["records"]["path"])),
+                };
+                print_log(&path, *follow)?;
+            }
+            Command::Detach { pin_dir } => {
+                crate::kernel::Kernel::detach_all(pin_dir)?;
+                self.print(&json!({"detached": pin_dir}), |_| format!("detached {}; agents run free", pin_dir.display()));
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn stop(&self, client: &Client, selectors: &[String], reason: &str, level: Level, wait: SignedDuration) -> Result<ExitCode> {
+        let agent = match selectors {
+            [selector] => selector.strip_prefix("agent="),
+            _ => None,
+        };
+        let Some(agent) = agent else {
+            bail!("{}: this version stops by `agent=NAME` only, one selector at a time", selectors.join(" "));
+        };
+        let order = StopOrder { agent: agent.to_owned(), level, reason: reason.to_owned(), wait };
+        let answer = client.post("/v1/stops", &order)?;
+        self.print(&answer, stop_text);
+        Ok(match (answer["in_force"] == true, answer["open"] == 0) {
+            (true, true) => ExitCode::SUCCESS,
+            (true, false) => ExitCode::from(OPEN_FATES),
+            (false, _) => ExitCode::FAILURE,
+        })
+    }
+
+    fn print(&self, value: &Value, human: impl FnOnce(&Value) -> String) {
+        if self.json {
+            print_json(value);
+        } else {
+            print(&human(value));
+        }
+    }
+}
+
+/// Replaces this process by the command, inside a cgroup that is held already. Returns only on failure.
+fn exec(client: &Client, agent: &str, command: &[OsString]) -> anyhow::Error {
+    let enter = || -> Result<()> {
+        let made = client.post("/v1/exec", &ExecOrder { agent: agent.to_owned() })?;
+        let dir = PathBuf::from(text(&made["cgroup"]));
+        crate::kernel::cgroup::enter(&dir, std::process::id())
+    };
+    if let Err(error) = enter() {
+        return error;
+    }
+    let error = std::process::Command::new(&command[0]).args(&command[1..]).exec();
+    anyhow::Error::from(error).context(format!("run {}", command[0].display()))
+}
+
+fn print_log(path: &Path, follow: bool) -> Result<()> {
+    let file = std::fs::File::open(path).with_context(|| format!("open records {}", path.display()))?;
+    let mut reader = BufReader::new(file);
+    let mut stdout = std::io::stdout().lock();
+    loop {
+        let mut line = Vec::new();
+        if reader.read_until(b'\n', &mut line)? > 0 {
+            if line.ends_with(b"\n") {
+                stdout.write_all(&line)?;
+                continue;
+            }
+            // Half a line: it is read again once it is whole.
+            reader.seek_relative(-i64::try_from(line.len())?)?;
+        }
+        stdout.flush()?;
+        if !follow {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(200));
+        reader.by_ref().stream_position()?;
+    }
+}
+
+fn stop_text(answer: &Value) -> String {
+    let stop = &answer["stop"];
+    let mut text_ = if answer["in_force"] == true {
+        format!(
+            "stop {} is in force since {} ({} {}, ordered {} by {})\n",
+            text(&stop["id"]), text(&stop["in_force_at"]), text(&stop["level"]), text(&stop["scope"]["agent"]),
+            text(&stop["issued_at"]), text(&stop["by"]["user"]),
+        )
+    } else {
+        format!("stop {} is NOT in force\n", text(&stop["id"]))
+    };
+    for problem in answer["problems"].as_array().into_iter().flatten() {
+        text_ += &format!("  problem: {}\n", text(problem));
+    }
+    let agents = answer["agents"].as_array().map_or(&[][..], |agents| agents);
+    if agents.is_empty() {
+        text_ += "  no agent of this name is known now; the stop holds for those that come\n";
+    }
+    for agent in agents {
+        text_ += &format!(
+            "  {}: {} processes, {} connections{}\n",
+            text(&agent["agent"]), agent["processes"], agent["connections"],
+            if agent["isolated"] == true { format!(", isolated, {} sockets destroyed", agent["sockets_destroyed"]) } else { String::new() },
+        );
+    }
+    let calls = answer["calls"].as_array().map_or(&[][..], |calls| calls);
+    text_ += &format!("  {} calls were in flight", calls.len());
+    if !calls.is_empty() {
+        text_ += &format!("\n{}", calls_table(calls));
+    }
+    text_
+}
+
+fn calls_table(calls: &[Value]) -> Table {
+    let mut table = Table::new();
+    table.set_header(["agent", "server", "method", "tool", "id", "fate", "late answer"]);
+    for call in calls {
+        let late = match &call["late"] {
+            Value::Null => String::new(),
+            late => format!("{} bytes {}", late["bytes"], text(&late["digest"])),
+        };
+        table.add_row([
+            text(&call["agent"]), text(&call["server"]), text(&call["method"]), text(&call["tool"]),
+            text(&call["rpc_id"]), text(&call["fate"]), late,
+        ]);
+    }
+    table
+}
+
+fn stops_table(value: &Value) -> String {
+    let stops = value["stops"].as_array().map_or(&[][..], |stops| stops);
+    if stops.is_empty() {
+        return "no stop is in force".to_owned();
+    }
+    let mut table = Table::new();
+    table.set_header(["stop", "agent", "level", "since", "by", "reason", "agents now", "calls caught"]);
+    for entry in stops {
+        let stop = &entry["stop"];
+        let agents: Vec<String> = entry["agents"].as_array().into_iter().flatten().map(text).collect();
+        let calls = entry["calls"].as_array().map_or(0, Vec::len);
+        table.add_row([
+            text(&stop["id"]), text(&stop["scope"]["agent"]), text(&stop["level"]), text(&stop["issued_at"]),
+            text(&stop["by"]["user"]), text(&stop["reason"]), agents.join(" "), calls.to_string(),
+        ]);
+    }
+    table.to_string()
+}
+
+fn agents_table(value: &Value) -> String {
+    let agents = value["agents"].as_array().map_or(&[][..], |agents| agents);
+    if agents.is_empty() {
+        return "no agent is held; see `agents:` in the configuration, or start one with `interlock exec`".to_owned();
+    }
+    let mut table = Table::new();
+    table.set_header(["agent", "cgroup", "processes", "connections", "of these MCP", "stopped by"]);
+    for agent in agents {
+        for cgroup in agent["cgroups"].as_array().into_iter().flatten() {
+            table.add_row([
+                text(&agent["agent"]), text(&cgroup["path"]), cgroup["processes"].to_string(),
+                agent["connections"]["open"].to_string(), agent["connections"]["inspected"].to_string(), text(&agent["stop"]),
+            ]);
+        }
+    }
+    table.to_string()
+}
+
+fn status_text(status: &Value) -> String {
+    let policy = &status["policy"];
+    let reload = match &policy["last_reload"]["error"] {
+        Value::Null => String::new(),
+        error => format!("\n  LAST RELOAD FAILED, the rules before it hold: {}", text(error)),
+    };
+    let kernel = &status["kernel"];
+    let detached: String = kernel["links"].as_array().into_iter().flatten()
+        .filter(|link| link["attached"] != true)
+        .map(|link| format!("\n  NOT ATTACHED: {} on {}", text(&link["name"]), text(&link["cgroup"])))
+        .collect();
+    format!(
+        "interlock {} (pid {}), up {} s\nkernel: {} programs attached, {} connects redirected, {} refused{detached}\nrules: {} (generation {}, {} rules){reload}\nagents: {} cgroups held, {} connections\nstops in force: {}\nrecords: {} ({} dropped)",
+        text(&status["version"]), status["pid"], status["uptime_s"],
+        kernel["links"].as_array().map_or(0, Vec::len), kernel["counters"]["redirected"], kernel["counters"]["refused"],
+        text(&policy["path"]), status["generation"], policy["rules"],
+        status["agents"], status["connections"], status["stops"],
+        text(&status["records"]["path"]), status["records"]["dropped"],
+    )
+}
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null => String::new(),
+        other => other.to_string(),
+    }
+}
+
+fn print_json(value: &Value) {
+    print(&format!("{value:#}"));
+}
+
+fn print(text: &str) {
+    // A closed pipe is the reader's wish.
+    let _ = writeln!(std::io::stdout(), "{text}");
+}

@@ -1,0 +1,283 @@
+//! The operator's side: HTTP/JSON over a unix socket that only root can open, on a runtime of its own so that
+//! orders are taken however busy the data path is.
+//!
+//! Who gives an order is what the kernel says of the socket's peer, and a peer inside an agent's cgroup is refused
+//! whatever its uid. A peer whose cgroup cannot be told is refused too.
+
+pub mod client;
+mod health;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use axum::extract::connect_info::{ConnectInfo, Connected};
+use axum::extract::{Path as UrlPath, Request, State as Shared};
+use axum::http::StatusCode;
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::serve::IncomingStream;
+use axum::{Extension, Json, Router};
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::net::UnixListener;
+use tokio::net::unix::UCred;
+use tracing::warn;
+
+use crate::accept::Listeners;
+use crate::decide::stop::{Level, Operator, Selector};
+use crate::kernel::cgroup;
+use crate::kernel::netns::Netns;
+use crate::orders::Orders;
+use crate::parts::Parts;
+use crate::record::entry::{Entry, Intrusion};
+use crate::reload::Reloader;
+
+/// Name of the socket in the runtime directory.
+pub const SOCKET: &str = "control.sock";
+
+/// What the control server works with.
+pub struct Control {
+    pub parts: Arc<Parts>,
+    pub orders: Arc<Orders>,
+    pub listeners: Arc<Listeners>,
+    pub reloader: Option<Arc<Reloader>>,
+    pub records: PathBuf,
+    pub started: Instant,
+}
+
+/// An order to stop.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StopOrder {
+    /// Glob over agent names.
+    pub agent: String,
+    pub level: Level,
+    pub reason: String,
+    pub wait: SignedDuration,
+}
+
+/// An order to release.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReleaseOrder {
+    pub reason: String,
+}
+
+/// A request for a cgroup in which a command runs as an agent.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExecOrder {
+    pub agent: String,
+}
+
+#[derive(Clone)]
+struct Peer(Result<UCred, String>);
+
+impl Connected<IncomingStream<'_, UnixListener>> for Peer {
+    fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Peer {
+        Peer(stream.io().peer_cred().map_err(|error| error.to_string()))
+    }
+}
+
+type App = Arc<Control>;
+
+/// Binds the control socket with mode 0600, replacing what a dead daemon left.
+pub fn bind(runtime_dir: &Path) -> Result<std::os::unix::net::UnixListener> {
+    std::fs::create_dir_all(runtime_dir).with_context(|| format!("create {}", runtime_dir.display()))?;
+    let path = runtime_dir.join(SOCKET);
+    if std::os::unix::net::UnixStream::connect(&path).is_ok() {
+        anyhow::bail!("{}: another daemon answers here; give this one its own runtime_dir", path.display());
+    }
+    if let Err(error) = std::fs::remove_file(&path)
+        && error.kind() != std::io::ErrorKind::NotFound
+    {
+        return Err(error).with_context(|| format!("remove {}", path.display()));
+    }
+    // The umask makes the socket private from its first moment.
+    let before = nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o177));
+    let socket = std::os::unix::net::UnixListener::bind(&path);
+    nix::sys::stat::umask(before);
+    let socket = socket.with_context(|| format!("bind {}", path.display()))?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+/// Serves orders and health until the process ends.
+pub async fn serve(
+    control: Control,
+    socket: std::os::unix::net::UnixListener,
+    metrics: std::net::TcpListener,
+) -> Result<()> {
+    let control = Arc::new(control);
+    let orders = Router::new()
+        .route("/v1/status", get(status))
+        .route("/v1/agents", get(agents))
+        .route("/v1/stops", get(stops).post(stop))
+        .route("/v1/stops/{id}/release", post(release))
+        .route("/v1/exec", post(exec))
+        .layer(middleware::from_fn_with_state(Arc::clone(&control), admit))
+        .with_state(Arc::clone(&control))
+        .into_make_service_with_connect_info::<Peer>();
+    let socket = UnixListener::from_std(socket)?;
+    let metrics = tokio::net::TcpListener::from_std(metrics)?;
+    let health = health::router(control);
+    tokio::try_join!(axum::serve(socket, orders), axum::serve(metrics, health))?;
+    Ok(())
+}
+
+/// Lets nobody in from an agent's cgroup.
+async fn admit(
+    Shared(control): Shared<App>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let order = format!("{} {}", request.method(), request.uri().path());
+    match identify(&peer) {
+        Ok((operator, cgroup)) => {
+            let Some(agent) = control.parts.agents.of_cgroup(&cgroup) else {
+                request.extensions_mut().insert(operator);
+                return next.run(request).await;
+            };
+            warn!(agent = &*agent.name, order, "order from an agent's cgroup refused");
+            control.parts.metrics.control_refused();
+            let entry = Entry::Intrusion(Intrusion { order: &order, by: &operator, cgroup: &cgroup });
+            control.parts.log.record_durably(&entry).await;
+            problem(StatusCode::FORBIDDEN, format!("orders from inside an agent's cgroup ({cgroup}) are refused"))
+        }
+        Err(error) => problem(StatusCode::FORBIDDEN, format!("cannot tell who is asking: {error:#}")),
+    }
+}
+
+/// Who is behind the socket, and in which cgroup.
+fn identify(peer: &Peer) -> Result<(Operator, String)> {
+    let credentials = peer.0.as_ref().map_err(|error| anyhow::anyhow!("peer credentials: {error}"))?;
+    let pid = credentials.pid().filter(|pid| *pid > 0).context("the peer has no process id here")?;
+    let cgroup = cgroup::of_pid(u32::try_from(pid)?)?.to_string_lossy().into_owned();
+    let uid = credentials.uid();
+    let user = nix::unistd::User::from_uid(uid.into()).ok().flatten();
+    let user = user.map_or_else(|| uid.to_string(), |user| user.name);
+    Ok((Operator { uid, pid, user }, cgroup))
+}
+
+fn problem(status: StatusCode, error: String) -> Response {
+    (status, Json(json!({"error": error}))).into_response()
+}
+
+async fn stop(Shared(control): Shared<App>, Extension(by): Extension<Operator>, Json(order): Json<StopOrder>) -> Response {
+    let selector = match Selector::agent(&order.agent) {
+        Ok(selector) => selector,
+        Err(error) => return problem(StatusCode::BAD_REQUEST, error),
+    };
+    if order.reason.trim().is_empty() {
+        return problem(StatusCode::BAD_REQUEST, "give a reason; whoever is stopped will be shown it".into());
+    }
+    let wait = Duration::try_from(order.wait).unwrap_or_default();
+    // A task of its own: an operator who hangs up must not leave a stop half carried out.
+    let orders = Arc::clone(&control.orders);
+    let answer = tokio::spawn(async move { orders.stop(selector, order.level, &order.reason, by, wait).await }).await;
+    respond(answer.map_err(anyhow::Error::from).flatten(), StatusCode::INTERNAL_SERVER_ERROR)
+}
+
+async fn release(
+    Shared(control): Shared<App>,
+    Extension(by): Extension<Operator>,
+    UrlPath(id): UrlPath<String>,
+    Json(order): Json<ReleaseOrder>,
+) -> Response {
+    let orders = Arc::clone(&control.orders);
+    let released = tokio::spawn(async move { orders.release(&id, &order.reason, by).await }).await;
+    respond(released.map_err(anyhow::Error::from).flatten(), StatusCode::NOT_FOUND)
+}
+
+async fn exec(Shared(control): Shared<App>, Extension(by): Extension<Operator>, Json(order): Json<ExecOrder>) -> Response {
+    let made = prepare_exec(&control, &order.agent, &by);
+    respond(made.map(|dir| json!({"cgroup": dir})), StatusCode::BAD_REQUEST)
+}
+
+/// The command will run in the caller's network namespace: it must be listened to before the command can connect.
+fn prepare_exec(control: &Control, agent: &str, by: &Operator) -> Result<PathBuf> {
+    let netns = Netns::of_pid(u32::try_from(by.pid)?).context("open the caller's network namespace")?;
+    control.listeners.ensure(netns)?;
+    control.parts.agents.make_cgroup(agent)
+}
+
+fn respond<T: Serialize>(result: Result<T>, status: StatusCode) -> Response {
+    match result {
+        Ok(value) => Json(value).into_response(),
+        Err(error) => problem(status, format!("{error:#}")),
+    }
+}
+
+async fn stops(Shared(control): Shared<App>) -> Json<Value> {
+    Json(json!({"stops": control.orders.in_force()}))
+}
+
+async fn agents(Shared(control): Shared<App>) -> Json<Value> {
+    let parts = &control.parts;
+    let mut agents: std::collections::BTreeMap<String, Value> = std::collections::BTreeMap::new();
+    for (path, held) in parts.agents.held() {
+        let dir = parts.agents.dir(&path);
+        let processes = cgroup::procs(&dir).map_or(0, |procs| procs.len());
+        let conns = parts.ledger.open_conns(|conn| conn.identity.agent.number == held.agent.number);
+        let inspected = conns.iter().filter(|conn| conn.is_mcp()).count();
+        let stop = parts.gate.rules().stop_for(&held.agent.name).map(|stop| stop.id.to_string());
+        let agent = agents.entry(held.agent.name.to_string()).or_insert_with(|| {
+            json!({
+                "agent": &*held.agent.name,
+                "number": held.agent.number,
+                "cgroups": [],
+                "connections": {"open": conns.len(), "inspected": inspected},
+                "stop": stop,
+            })
+        });
+        if let Some(cgroups) = agent["cgroups"].as_array_mut() {
+            cgroups.push(json!({"path": path, "processes": processes}));
+        }
+    }
+    Json(json!({"agents": agents.into_values().collect::<Vec<_>>()}))
+}
+
+async fn status(Shared(control): Shared<App>) -> Json<Value> {
+    let parts = &control.parts;
+    let rules = parts.gate.rules();
+    let links = parts.kernel.health();
+    let counters = parts.kernel.counters().ok();
+    Json(json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "pid": std::process::id(),
+        "uptime_s": control.started.elapsed().as_secs(),
+        "now": Timestamp::now(),
+        "generation": rules.generation,
+        "policy": {
+            "path": control.reloader.as_ref().map(|reloader| reloader.path()),
+            "rules": rules.policy.len(),
+            "last_reload": control.reloader.as_ref().map(|reloader| reloader.outcome()),
+        },
+        "kernel": {
+            "attached": health::is_attached(&links),
+            "links": links.iter().map(|link| json!({
+                "name": link.name, "cgroup": link.cgroup, "attached": link.attached,
+            })).collect::<Vec<_>>(),
+            "counters": counters.map(|counters| json!({
+                "redirected": counters.redirected,
+                "refused": counters.refused,
+                "refused_stopped": counters.refused_stopped,
+                "packets_dropped": counters.packets_dropped,
+                "events_lost": counters.events_lost,
+                "origins_lost": counters.origins_lost,
+                "failed_open": counters.failed_open,
+                "datagrams_passed": counters.datagrams_passed,
+            })),
+        },
+        "agents": parts.agents.held().len(),
+        "namespaces": control.listeners.cookies(),
+        "connections": parts.ledger.len(),
+        "stops": rules.stops.len(),
+        "records": {"path": control.records, "dropped": parts.metrics.records_dropped.get()},
+    }))
+}

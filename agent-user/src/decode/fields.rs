@@ -1,0 +1,231 @@
+//! The headers of one head, read once: what frames the body, what it is, and what MCP says in them.
+
+use super::Malformed;
+use super::head::{Framing, Span, Version};
+
+/// What `Content-Type` says. A hint only: servers differ in how they match it, so anything that names JSON is `Json`
+/// (a server that looks for the substring would take it as such).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Media {
+    /// No header.
+    #[default]
+    None,
+    /// Names JSON in any way.
+    Json,
+    /// `text/event-stream`.
+    EventStream,
+    /// Anything else.
+    Other,
+}
+
+/// What `Content-Encoding` says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Coding {
+    /// The body is as it is.
+    #[default]
+    Identity,
+    /// One coding or several; the name is in the head's `coding_name`.
+    Coded,
+}
+
+/// Headers of MCP and the bearer token. They are claims: the body decides, see [`mismatch`](super::mcp::mismatch).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct McpHeaders {
+    /// `MCP-Protocol-Version`
+    pub protocol_version: Option<Span>,
+    /// `Mcp-Session-Id`
+    pub session_id: Option<Span>,
+    /// `Mcp-Method`
+    pub method: Option<Span>,
+    /// `Mcp-Name`, maybe in base64 (MCP 2026-07-28)
+    pub name: Option<Span>,
+    /// `Authorization`, with its scheme
+    pub authorization: Option<Span>,
+    /// The first of these headers, or of `Mcp-Param-*`, that occurs twice; its span is that of the first.
+    pub repeated: Option<&'static str>,
+}
+
+/// What was read of the headers.
+pub(super) struct Fields {
+    /// `None`: neither `Content-Length` nor `Transfer-Encoding`.
+    pub(super) framing: Option<Framing>,
+    pub(super) media: Media,
+    pub(super) coding: Coding,
+    pub(super) coding_name: Span,
+    pub(super) expect_continue: bool,
+    pub(super) upgrade: bool,
+    pub(super) keep_alive: bool,
+    pub(super) host: Option<Span>,
+    pub(super) accepts_event_stream: bool,
+    pub(super) mcp: McpHeaders,
+}
+
+/// What the headers stand in.
+#[derive(Clone, Copy)]
+pub(super) struct Syntax<'a> {
+    pub(super) head: &'a [u8],
+    pub(super) version: Version,
+}
+
+impl Fields {
+    /// Reads `headers`, which are slices of the head.
+    pub(super) fn read(headers: &[httparse::Header<'_>], of: Syntax<'_>) -> Result<Self, Malformed> {
+        let mut fields = Self {
+            framing: None,
+            media: Media::None,
+            coding: Coding::Identity,
+            coding_name: Span::default(),
+            expect_continue: false,
+            upgrade: false,
+            keep_alive: of.version == Version::Http11,
+            host: None,
+            accepts_event_stream: false,
+            mcp: McpHeaders::default(),
+        };
+        let mut closes = false;
+        for (index, header) in headers.iter().enumerate() {
+            let value = header.value.trim_ascii();
+            let span = Span::within(of.head, value);
+            match name_of(header.name) {
+                Name::ContentLength => fields.length(value)?,
+                Name::TransferEncoding => fields.transfer_encoding(value, of.version)?,
+                Name::ContentType => fields.content_type(value),
+                Name::ContentEncoding => fields.content_encoding(value, span),
+                Name::Host if fields.host.is_some() => return Err(Malformed::RepeatedHost),
+                Name::Host => fields.host = Some(span),
+                Name::Expect => fields.expect_continue |= value.eq_ignore_ascii_case(b"100-continue"),
+                Name::Upgrade => fields.upgrade = true,
+                Name::Connection => {
+                    closes |= has_token(value, b"close");
+                    fields.keep_alive |= has_token(value, b"keep-alive");
+                }
+                Name::Accept => fields.accepts_event_stream |= contains(value, b"event-stream"),
+                Name::Mirror(name) => fields.mirror(name, span),
+                Name::McpParam => {
+                    let earlier = headers.get(..index).unwrap_or_default();
+                    if earlier.iter().any(|other| other.name.eq_ignore_ascii_case(header.name)) {
+                        fields.mcp.repeated = fields.mcp.repeated.or(Some("mcp-param-*"));
+                    }
+                }
+                Name::Other => {}
+            }
+        }
+        fields.keep_alive &= !closes;
+        Ok(fields)
+    }
+
+    fn length(&mut self, value: &[u8]) -> Result<(), Malformed> {
+        if value.contains(&b',') {
+            return Err(Malformed::LengthList);
+        }
+        let digits = Some(value).filter(|value| !value.is_empty() && value.iter().all(u8::is_ascii_digit));
+        let length = digits.and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
+        let length = length.ok_or(Malformed::LengthInvalid)?;
+        match self.framing {
+            None => self.framing = Some(Framing::Length(length)),
+            Some(Framing::Length(other)) if other == length => {}
+            Some(Framing::Length(_)) => return Err(Malformed::LengthConflict),
+            Some(_) => return Err(Malformed::LengthAndChunked),
+        }
+        Ok(())
+    }
+
+    fn transfer_encoding(&mut self, value: &[u8], version: Version) -> Result<(), Malformed> {
+        match self.framing {
+            Some(Framing::Length(_)) => return Err(Malformed::LengthAndChunked),
+            Some(_) => return Err(Malformed::TransferEncoding),
+            None if !value.eq_ignore_ascii_case(b"chunked") => return Err(Malformed::TransferEncoding),
+            None if version == Version::Http10 => return Err(Malformed::ChunkedHttp10),
+            None => self.framing = Some(Framing::Chunked),
+        }
+        Ok(())
+    }
+
+    fn content_type(&mut self, value: &[u8]) {
+        let media = if contains(value, b"json") {
+            Media::Json
+        } else if contains(value, b"event-stream") {
+            Media::EventStream
+        } else {
+            Media::Other
+        };
+        // Of several headers the one that we look into counts.
+        if matches!((self.media, media), (Media::None | Media::Other, _) | (_, Media::Json)) {
+            self.media = media;
+        }
+    }
+
+    fn content_encoding(&mut self, value: &[u8], span: Span) {
+        if value.is_empty() || value.eq_ignore_ascii_case(b"identity") {
+            return;
+        }
+        self.coding_name = if self.coding == Coding::Identity { span } else { Span::default() };
+        self.coding = Coding::Coded;
+    }
+
+    fn mirror(&mut self, name: &'static str, span: Span) {
+        let slot = match name {
+            "mcp-protocol-version" => &mut self.mcp.protocol_version,
+            "mcp-session-id" => &mut self.mcp.session_id,
+            "mcp-method" => &mut self.mcp.method,
+            "mcp-name" => &mut self.mcp.name,
+            _ => &mut self.mcp.authorization,
+        };
+        if slot.is_none() {
+            *slot = Some(span);
+        } else {
+            self.mcp.repeated = self.mcp.repeated.or(Some(name));
+        }
+    }
+}
+
+/// The headers that matter here.
+enum Name {
+    ContentLength,
+    TransferEncoding,
+    ContentType,
+    ContentEncoding,
+    Host,
+    Expect,
+    Upgrade,
+    Connection,
+    Accept,
+    /// One that must not occur twice, because it says what the body says too, or who sends it.
+    Mirror(&'static str),
+    McpParam,
+    Other,
+}
+
+fn name_of(name: &str) -> Name {
+    let is = |known: &str| name.eq_ignore_ascii_case(known);
+    match name.len() {
+        4 if is("host") => Name::Host,
+        6 if is("accept") => Name::Accept,
+        6 if is("expect") => Name::Expect,
+        7 if is("upgrade") => Name::Upgrade,
+        8 if is("mcp-name") => Name::Mirror("mcp-name"),
+        10 if is("connection") => Name::Connection,
+        10 if is("mcp-method") => Name::Mirror("mcp-method"),
+        12 if is("content-type") => Name::ContentType,
+        13 if is("authorization") => Name::Mirror("authorization"),
+        14 if is("content-length") => Name::ContentLength,
+        14 if is("mcp-session-id") => Name::Mirror("mcp-session-id"),
+        16 if is("content-encoding") => Name::ContentEncoding,
+        17 if is("transfer-encoding") => Name::TransferEncoding,
+        20 if is("mcp-protocol-version") => Name::Mirror("mcp-protocol-version"),
+        _ if name.get(..PARAM.len()).is_some_and(|start| start.eq_ignore_ascii_case(PARAM)) => Name::McpParam,
+        _ => Name::Other,
+    }
+}
+
+/// Whether a comma-separated list has `token`.
+fn has_token(list: &[u8], token: &[u8]) -> bool {
+    list.split(|byte| *byte == b',').any(|item| item.trim_ascii().eq_ignore_ascii_case(token))
+}
+
+/// Whether `value` has `part` (lower case) in any case. Only header values up to the head's limit come here.
+fn contains(value: &[u8], part: &[u8]) -> bool {
+    value.windows(part.len()).any(|window| window.eq_ignore_ascii_case(part))
+}
+
+const PARAM: &str = "mcp-param-";

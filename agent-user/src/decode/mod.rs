@@ -1,0 +1,56 @@
+//! Bytes to meaning: HTTP/1 framing, server-sent events, JSON-RPC and MCP.
+//!
+//! Pure: no IO, no clock, no locks; every input may be hostile and none may panic. Need-more is not an error. What
+//! two parsers could read differently is an error with a name, and what the caller does with it is policy.
+//!
+//! In the order in which bytes pass: [`mod@sniff`], [`head`], [`body`], [`sse`], [`jsonrpc`], [`mcp`].
+
+pub mod body;
+mod fields;
+pub mod head;
+mod json;
+pub mod jsonrpc;
+mod malformed;
+pub mod mcp;
+pub mod members;
+#[cfg(test)]
+mod mutate;
+#[cfg(test)]
+mod replay;
+mod sentinel;
+pub mod sniff;
+pub mod sse;
+mod strings;
+mod undecodable;
+
+pub use body::{Advance, Body};
+pub use fields::{Coding, McpHeaders, Media};
+pub use head::{Framing, Method, RequestHead, ResponseHead, Span, Version};
+pub use head::{parse_request, parse_response};
+pub use jsonrpc::{IdKind, Kind, Message, Payload, RawId, decode};
+pub use malformed::Malformed;
+pub use mcp::{Call, Claims, Mismatch, ResultFacts, Revision};
+pub use members::{Meta, Params, ResultMembers};
+pub use sniff::{Sniff, sniff};
+pub use sse::{Event, Events, Oversized};
+pub use undecodable::Undecodable;
+
+/// The bounds on what is held to be decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of one JSON message in a body.
+    pub message: usize,
+    /// Bytes of one server-sent event.
+    pub event: usize,
+    /// Bytes of one HTTP/1 head.
+    pub header: usize,
+    /// Levels of nesting in JSON, at most 512.
+    pub depth: usize,
+}
+
+impl Default for Limits {
+    /// What servers and clients use: 4 MiB bodies (Python and TypeScript SDK), 16 MiB events (Rust SDK).
+    fn default() -> Self {
+        Self { message: 4 << 20, event: 16 << 20, header: 64 << 10, depth: 128 }
+    }
+}

@@ -1,0 +1,250 @@
+//! From one request's bytes to its verdict: decode, register in the ledger, read the rules, decide, record.
+//!
+//! The order is the product's promise: a call is in the ledger *before* the rules are read for it (see
+//! [`crate::ledger`]), and a refusal is on disk before its answer leaves.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Instant;
+
+use jiff::Timestamp;
+use sha2::{Digest, Sha256};
+
+use crate::config::Arguments;
+use crate::decide::policy::Bias;
+use crate::decide::scope::Scope;
+use crate::decide::{Guard, Refusal, Rules, Subject, Verdict, decide};
+use crate::decode::{Kind, Message, Payload, RequestHead, decode, mcp};
+use crate::ledger::{Call, Conn};
+use crate::parts::Parts;
+use crate::record::entry::{Cancel, Decision, Entry};
+
+/// What becomes of one request.
+#[derive(Debug)]
+pub struct Judged {
+    /// Why it is refused, and all its calls with it.
+    pub refusal: Option<(Refusal, Vec<Call>)>,
+    /// It carries JSON-RPC messages.
+    pub has_calls: bool,
+    /// They came as a batch, and are answered as one.
+    pub batch: bool,
+}
+
+/// The server as the agent names it, and which rules can fire for it. Computed again only when the rules or the
+/// name change.
+#[derive(Debug, Default)]
+pub struct Target {
+    generation: u64,
+    host: Vec<u8>,
+    pub server: Arc<str>,
+    scope: Scope,
+}
+
+/// Longest name of a server that is kept.
+const MAX_SERVER: usize = 256;
+
+impl Target {
+    fn update(&mut self, rules: &Rules, conn: &Conn, host: &[u8]) {
+        if self.generation == rules.generation && self.host == host {
+            return;
+        }
+        let destination = conn.destination.to_string();
+        let address = conn.destination.ip().to_string();
+        let named = std::str::from_utf8(host).ok().filter(|name| !name.is_empty() && name.len() <= MAX_SERVER);
+        let server = named.unwrap_or(&destination);
+        let without_port = server.rsplit_once(':').map_or(server, |(name, _)| name);
+        self.scope = rules.policy.scope(&conn.identity.agent.name, &[server, without_port, &destination, &address]);
+        if *self.server != *server {
+            self.server = server.into();
+        }
+        (self.generation, self.host) = (rules.generation, host.to_owned());
+    }
+}
+
+/// One message of a request, ready to be judged.
+struct Prepared<'a> {
+    call: Option<mcp::Call<'a>>,
+    rpc_id: Option<&'a str>,
+    revision: Option<&'static str>,
+    decision: String,
+    verdict: Verdict,
+}
+
+/// Judges a whole request. `since` is when its first byte was there.
+pub async fn judge(
+    parts: &Parts,
+    conn: &Conn,
+    target: &mut Target,
+    head: &RequestHead,
+    bytes: &[u8],
+    content: &[u8],
+    since: Instant,
+) -> Judged {
+    let started = Instant::now();
+    let host = head.host.map_or(&b""[..], |host| host.of(bytes));
+    let claims = head.mcp.claims(bytes);
+    if claims.protocol_version.is_some() || head.mcp.session_id.is_some() {
+        conn.mark_mcp();
+    }
+    let payload = if content.is_empty() { Ok(Payload::NotJsonRpc) } else { decode(content, &parts.limits) };
+    let (messages, batch) = match &payload {
+        Ok(Payload::Single(message)) => (std::slice::from_ref(message), false),
+        Ok(Payload::Batch(messages)) => (&**messages, true),
+        Ok(Payload::NotJsonRpc) => return plain(parts, conn, None),
+        Err(fault) => return plain(parts, conn, Some(fault.label())),
+    };
+    let mut prepared: Vec<Prepared<'_>> = messages.iter().map(|message| prepare(parts, message, &claims)).collect();
+    if prepared.iter().any(|message| message.call.as_ref().is_none_or(|call| call.is_mcp)) {
+        conn.mark_mcp();
+    }
+
+    target.update(&parts.gate.rules(), conn, host);
+    let calls: Vec<Call> = prepared.iter().map(|message| message.to_call(&target.server)).collect();
+    conn.begin(calls.iter().filter(|call| call.rpc_id.is_some()).cloned().collect());
+    // From here on a stop finds the calls; so it is now that the rules are read.
+    let rules = Arc::clone(&parts.gate.rules());
+    target.update(&rules, conn, host);
+    for message in &mut prepared {
+        message.judge(&rules, conn, &target.scope, &claims);
+    }
+    if batch && prepared.iter().any(|message| message.verdict.refusal.is_some()) {
+        for message in &mut prepared {
+            message.verdict.refusal.get_or_insert(Refusal::Guard(Guard::Batch));
+        }
+    }
+    parts.metrics.decision_seconds.observe(started.elapsed().as_secs_f64());
+    parts.metrics.held_seconds.observe(since.elapsed().as_secs_f64());
+    let refusal = prepared.iter().find_map(|message| message.verdict.refusal.clone());
+    for (index, message) in prepared.iter().enumerate() {
+        let last = index + 1 == prepared.len();
+        message.record(parts, conn, &target.server, rules.generation, since, refusal.is_some() && last).await;
+    }
+    Judged { refusal: refusal.map(|refusal| (refusal, calls)), has_calls: true, batch }
+}
+
+/// A request without JSON-RPC: only stops and defaults apply.
+fn plain(parts: &Parts, conn: &Conn, fault: Option<&'static str>) -> Judged {
+    conn.begin(Vec::new());
+    let rules = parts.gate.rules();
+    let stop = rules.stop_for(&conn.identity.agent.name).map(|stop| Refusal::Stop(Arc::clone(stop)));
+    let fault = fault.filter(|_| rules.policy.defaults.undecodable == Bias::Deny);
+    let refusal = stop.or(fault.map(|label| Refusal::Guard(Guard::Undecodable(label))));
+    Judged { refusal: refusal.map(|refusal| (refusal, Vec::new())), has_calls: false, batch: false }
+}
+
+/// Judges a request whose content is not looked at: a stream, a download, a tunnel.
+pub fn judge_unread(parts: &Parts, conn: &Conn) -> Judged {
+    plain(parts, conn, None)
+}
+
+fn prepare<'a>(parts: &Parts, message: &'a Message<'a>, claims: &mcp::Claims<'_>) -> Prepared<'a> {
+    let call = mcp::call(message);
+    let rpc_id = match &message.kind {
+        Kind::Request { id, .. } => Some(id.raw),
+        _ => None,
+    };
+    let revision = call.as_ref().filter(|call| call.is_mcp).and_then(|call| mcp::revision(call, claims, None));
+    Prepared {
+        call,
+        rpc_id,
+        revision: revision.map(mcp::Revision::as_str),
+        decision: parts.decisions.next(),
+        verdict: Verdict::default(),
+    }
+}
+
+impl Prepared<'_> {
+    fn method(&self) -> &str {
+        self.call.as_ref().map_or("response", |call| &call.method)
+    }
+
+    fn to_call(&self, server: &Arc<str>) -> Call {
+        Call {
+            method: self.method().into(),
+            tool: self.call.as_ref().and_then(|call| call.name.as_deref()).map(Into::into),
+            rpc_id: self.rpc_id.map(Into::into),
+            server: Arc::clone(server),
+            revision: self.revision,
+            decision: self.decision.as_str().into(),
+            since: Timestamp::now(),
+        }
+    }
+
+    fn judge(&mut self, rules: &Rules, conn: &Conn, scope: &Scope, claims: &mcp::Claims<'_>) {
+        let subject = Subject {
+            method: self.call.as_ref().map(|call| &*call.method),
+            name: self.call.as_ref().and_then(|call| call.name.as_deref()),
+        };
+        self.verdict = decide(rules, &conn.identity.agent.name, scope, &subject);
+        let mismatch = self.call.as_ref().filter(|call| call.is_mcp).and_then(|call| mcp::mismatch(claims, call));
+        if let Some(mcp::Mismatch { header, header_value, body_value }) = mismatch {
+            let guard = Guard::HeaderMismatch { header, header_value, body_value };
+            self.verdict.fired.push(guard.rule().into());
+            self.verdict.refusal.get_or_insert(Refusal::Guard(guard));
+        }
+    }
+
+    async fn record(&self, parts: &Parts, conn: &Conn, server: &str, generation: u64, since: Instant, durable: bool) {
+        let refusal = self.verdict.refusal.as_ref();
+        let agent = &conn.identity.agent;
+        let is_mcp = self.call.as_ref().is_none_or(|call| call.is_mcp);
+        agent.metrics.count(&self.verdict, is_mcp);
+        if let Some(refusal) = refusal {
+            parts.metrics.denied(&agent.name, refusal.rule(), refusal.label());
+            if refusal.stop_id().is_some() {
+                agent.metrics.stop_refusals_proxy.inc();
+            }
+        }
+        let arguments = self.call.as_ref().and_then(|call| call.arguments);
+        let entry = Entry::Decision(Decision {
+            decision: &self.decision,
+            conn: conn.id,
+            who: (&conn.identity).into(),
+            server,
+            destination: conn.destination,
+            protocol: if is_mcp { "mcp" } else { "jsonrpc" },
+            revision: self.revision,
+            method: self.method(),
+            tool: self.call.as_ref().and_then(|call| call.name.as_deref()),
+            rpc_id: self.rpc_id,
+            verdict: self.verdict.label(),
+            rules: &self.verdict.fired,
+            reason: refusal.map(Refusal::reason),
+            stop: refusal.and_then(Refusal::stop_id),
+            generation,
+            arguments_digest: arguments.map(|arguments| digest(arguments.as_bytes())),
+            arguments: arguments
+                .filter(|_| parts.arguments == Arguments::Full)
+                .and_then(|arguments| serde_json::from_str(arguments).ok()),
+            held_us: u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX),
+        });
+        if durable {
+            parts.log.record_durably(&entry).await;
+        } else {
+            parts.log.record(&entry);
+        }
+        let cancelled = self.call.as_ref().and_then(|call| call.cancelled_request_id);
+        if let Some(id) = cancelled {
+            parts.log.record(&Entry::Cancel(Cancel {
+                agent: &agent.name,
+                server,
+                cause: "agent_cancelled",
+                rpc_id: id.raw,
+                stop: None,
+                via: "notifications/cancelled",
+                outcome: None,
+            }));
+        }
+    }
+}
+
+/// `sha256:` and the hexadecimal SHA-256 (FIPS 180-4) of some bytes.
+pub fn digest(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(7 + 64);
+    text.push_str("sha256:");
+    for byte in Sha256::digest(bytes) {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}

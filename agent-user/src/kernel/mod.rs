@@ -1,0 +1,290 @@
+//! The kernel side from user space: load, attach, hold, stop. The only user of `aya`, and with its raw system
+//! calls the only place of `unsafe`.
+//!
+//! Everything that must outlive the daemon is pinned below `<pin_dir>/v<ABI_VERSION>/`: `maps/` is what is known,
+//! `links/` is what is in force. When the daemon dies both stay, and agents stay held. Reading order: `Kernel`
+//! here, then `link` (attach without a gap), `maps` (what is written), `load`, and the tools beside them.
+
+pub mod cgroup;
+mod events;
+mod link;
+mod load;
+mod maps;
+pub mod netns;
+pub mod sock_diag;
+mod sys;
+
+use std::collections::{BTreeSet, HashSet};
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use agent_abi::{ABI_VERSION, Settings};
+use anyhow::{Context as _, bail};
+use nix::time::{ClockId, clock_gettime};
+
+pub use self::events::{Events, KernelLog};
+pub use self::link::LinkHealth;
+use self::link::{Links, Place};
+use self::load::{EGRESS, ESTABLISH, HOOKS, Hook, Object};
+pub use self::maps::{Counters, Maps};
+
+/// How to attach.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// A folder on a bpffs, e.g. `/sys/fs/bpf/interlock`.
+    pub pin_dir: PathBuf,
+    /// The cgroup v2 folders that get the hooks: the depth-1 cgroups below which agents may live.
+    pub attach: Vec<PathBuf>,
+    /// What the kernel side goes by. Heartbeat, daemon cgroup and ABI version are filled in here.
+    pub settings: Settings,
+}
+
+/// The attached kernel side. Dropping it detaches nothing.
+pub struct Kernel {
+    pin_dir: PathBuf,
+    maps: Maps,
+    links: Links,
+    object: Mutex<Object>,
+    /// As last written; a heartbeat writes it again with a new time.
+    settings: Mutex<Settings>,
+    /// The depth-1 cgroup of the daemon itself, where accepted connections get their origin.
+    own_branch: PathBuf,
+}
+
+impl Kernel {
+    /// Loads the object against the pinned maps and puts it in force. Over the pins of an earlier daemon every
+    /// program is swapped in place; agents held before stay held throughout.
+    pub fn attach(options: &Options) -> anyhow::Result<Kernel> {
+        mount_bpffs(&options.pin_dir)?;
+        let own_branch = own_branch()?;
+        let object = load::load(&options.pin_dir)?;
+        let maps = Maps::open(&options.pin_dir)?;
+        let links = Links::open(version_dir(&options.pin_dir).join("links"))?;
+        let settings = Settings {
+            daemon_cgroup: cgroup::id(&cgroup::dir_of(std::process::id())?)?,
+            abi_version: ABI_VERSION,
+            ..options.settings
+        };
+        let kernel = Kernel {
+            pin_dir: options.pin_dir.clone(),
+            maps,
+            links,
+            object: Mutex::new(object),
+            settings: Mutex::new(settings),
+            own_branch,
+        };
+        kernel.beat()?;
+        kernel.sync_attach(&options.attach)?;
+        kernel.refresh_held()?;
+        Ok(kernel)
+    }
+
+    /// Makes the hooks sit on exactly these cgroups: new ones get them, ones that left the list lose them.
+    pub fn sync_attach(&self, attach: &[PathBuf]) -> anyhow::Result<()> {
+        let mut wanted = BTreeSet::new();
+        for dir in attach {
+            for hook in HOOKS {
+                wanted.insert(Place::new(hook, cgroup::id(dir)?));
+                self.put(hook, dir)?;
+            }
+        }
+        wanted.insert(Place::new(ESTABLISH, cgroup::id(&self.own_branch)?));
+        self.put(ESTABLISH, &self.own_branch)?;
+        for place in self.links.places() {
+            if place.hook != EGRESS.name && !wanted.contains(&place) {
+                self.links.remove(&place)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Says that the daemon lives. With `fail: open`, silence for `stale_after_ns` lets agents through.
+    pub fn beat(&self) -> anyhow::Result<()> {
+        let mut settings = lock(&self.settings);
+        settings.heartbeat_ns = monotonic_ns();
+        self.maps.set_settings(&settings)
+    }
+
+    /// Replaces the settings; heartbeat, daemon cgroup and ABI version stay ours.
+    pub fn set_settings(&self, new: Settings) -> anyhow::Result<()> {
+        let mut settings = lock(&self.settings);
+        *settings = Settings {
+            heartbeat_ns: monotonic_ns(),
+            daemon_cgroup: settings.daemon_cgroup,
+            abi_version: ABI_VERSION,
+            ..new
+        };
+        self.maps.set_settings(&settings)
+    }
+
+    /// Lets UDP other than DNS through, or not (`defaults.quic`).
+    pub fn allow_udp(&self, allowed: bool) -> anyhow::Result<()> {
+        let mut settings = lock(&self.settings);
+        settings.udp_allowed = u32::from(allowed);
+        self.maps.set_settings(&settings)
+    }
+
+    /// Holds a cgroup and all below it as this agent, whose state must have been set before. The packet filter
+    /// comes first, so that the cgroup is never known but half held.
+    pub fn hold(&self, cgroup_dir: &Path, cgroup_id: u64, agent: u32) -> anyhow::Result<()> {
+        let found = cgroup::id(cgroup_dir)?;
+        if found != cgroup_id {
+            bail!("hold {}: is cgroup {found} now, not {cgroup_id}", cgroup_dir.display());
+        }
+        let depth = cgroup::depth(cgroup_dir)?;
+        if depth == 0 || depth > agent_abi::MAX_CGROUP_LEVEL as usize {
+            bail!(
+                "hold {}: lies at depth {depth}, the kernel side sees 1 to {}",
+                cgroup_dir.display(),
+                agent_abi::MAX_CGROUP_LEVEL
+            );
+        }
+        self.put(EGRESS, cgroup_dir)?;
+        self.maps.set_agent(cgroup_id, agent)
+    }
+
+    /// Lets a cgroup go. Its sockets keep their tag and go on through the daemon until they close.
+    pub fn let_go(&self, cgroup_id: u64) -> anyhow::Result<()> {
+        self.maps.remove_agent(cgroup_id)?;
+        self.links.remove(&Place::new(EGRESS, cgroup_id))
+    }
+
+    /// Cuts the live sockets of these cgroups and agents in the current network namespace; call it inside
+    /// [`netns::Netns::within`]. Beyond the cgroups it finds, by their tag, sockets that were made elsewhere.
+    pub fn destroy(
+        &self,
+        cgroup_ids: &HashSet<u64>,
+        agents: &HashSet<u32>,
+    ) -> io::Result<sock_diag::Destroyed> {
+        destroy(&self.maps, cgroup_ids, agents)
+    }
+
+    /// Refusals as they happen. One reader at a time; needs a tokio runtime.
+    pub fn events(&self) -> anyhow::Result<Events> {
+        Events::open(&self.pin_dir)
+    }
+
+    /// What the programs log, for a task that forwards it to `tracing`. Can be taken once.
+    pub fn take_log(&self) -> anyhow::Result<KernelLog> {
+        KernelLog::new(lock(&self.object).take_logger()?)
+    }
+
+    /// Whether every link does its work, as the kernel says, not as we remember.
+    pub fn health(&self) -> Vec<LinkHealth> {
+        self.links.health()
+    }
+
+    /// Takes out what a daemon of another ABI version has left. Call it once the agents are held again: until
+    /// then the old programs hold them.
+    pub fn retire_other_versions(&self) -> anyhow::Result<()> {
+        let current = version_dir(&self.pin_dir);
+        for entry in
+            fs::read_dir(&self.pin_dir).with_context(|| format!("read {}", self.pin_dir.display()))?
+        {
+            let path = entry?.path();
+            if path != current {
+                unpin_tree(&path)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Undoes everything below a pin folder, whatever its version: agents run free from here on.
+    pub fn detach_all(pin_dir: &Path) -> anyhow::Result<()> {
+        unpin_tree(pin_dir)
+    }
+
+    // Swaps the packet filter of every held cgroup, and forgets those whose cgroup is gone.
+    fn refresh_held(&self) -> anyhow::Result<()> {
+        let held = self.maps.held()?;
+        for place in self.links.places().into_iter().filter(|place| place.hook == EGRESS.name) {
+            if !held.contains_key(&place.cgroup_id) {
+                self.links.remove(&place)?;
+            }
+        }
+        for cgroup_id in held.into_keys() {
+            match cgroup::path_of(cgroup_id) {
+                Ok(dir) => self.put(EGRESS, &dir)?,
+                Err(error) if cgroup::is_gone(&error) => self.let_go(cgroup_id)?,
+                Err(error) => return Err(error).with_context(|| format!("find cgroup {cgroup_id}")),
+            }
+        }
+        Ok(())
+    }
+
+    fn put(&self, hook: Hook, dir: &Path) -> anyhow::Result<()> {
+        let object = lock(&self.object);
+        self.links.ensure(hook, dir, object.program(hook)?)
+    }
+}
+
+impl Deref for Kernel {
+    type Target = Maps;
+
+    fn deref(&self) -> &Maps {
+        &self.maps
+    }
+}
+
+/// As [`Kernel::destroy`], for the command line when the daemon is dead.
+pub fn destroy(
+    maps: &Maps,
+    cgroup_ids: &HashSet<u64>,
+    agents: &HashSet<u32>,
+) -> io::Result<sock_diag::Destroyed> {
+    sock_diag::destroy(&sock_diag::Scope { cgroup_ids, agents, tags: Some(maps.tags_fd()), listening: false })
+}
+
+/// `CLOCK_MONOTONIC`, the clock of the kernel side's times.
+pub fn monotonic_ns() -> u64 {
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or_else(|_| std::time::Duration::ZERO, Into::into);
+    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn version_dir(pin_dir: &Path) -> PathBuf {
+    pin_dir.join(format!("v{ABI_VERSION}"))
+}
+
+/// The depth-1 cgroup of this process.
+fn own_branch() -> anyhow::Result<PathBuf> {
+    let root = cgroup::root()?;
+    let own = cgroup::dir_of(std::process::id())?;
+    match own.strip_prefix(&root).ok().and_then(|below| below.components().next()) {
+        Some(branch) => Ok(root.join(branch)),
+        None => bail!(
+            "the daemon runs in the root cgroup, where no hook sees its sockets; start it as a service, or let it \
+             move to a cgroup of its own first"
+        ),
+    }
+}
+
+fn mount_bpffs(pin_dir: &Path) -> anyhow::Result<()> {
+    let bpffs = Path::new("/sys/fs/bpf");
+    if !pin_dir.starts_with(bpffs) || is_bpffs(bpffs) {
+        return Ok(());
+    }
+    nix::mount::mount(Some("bpf"), bpffs, Some("bpf"), nix::mount::MsFlags::empty(), None::<&str>)
+        .context("mount bpffs on /sys/fs/bpf (mount it on the host, or set another pin_dir)")
+}
+
+fn is_bpffs(path: &Path) -> bool {
+    nix::sys::statfs::statfs(path)
+        .is_ok_and(|statfs| statfs.filesystem_type() == nix::sys::statfs::FsType(libc::BPF_FS_MAGIC))
+}
+
+fn unpin_tree(path: &Path) -> anyhow::Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("unpin {}", path.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    // Both values are whole between any two statements, whoever panicked.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

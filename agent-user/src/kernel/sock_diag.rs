@@ -1,0 +1,296 @@
+//! Cuts live sockets: `SOCK_DESTROY` over `NETLINK_SOCK_DIAG`, in the network namespace of the calling thread.
+//!
+//! Both ends learn of it: the owner gets `ECONNABORTED`, the peer a reset, and what was queued is gone. This is
+//! what makes a stop final: packets that are only dropped would leave once the stop is lifted.
+
+use std::collections::HashSet;
+use std::io;
+use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
+
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket};
+
+/// Which sockets.
+#[derive(Clone, Copy, Debug)]
+pub struct Scope<'a> {
+    /// Sockets made in exactly these cgroups (name the whole subtree).
+    pub cgroup_ids: &'a HashSet<u64>,
+    /// Sockets that carry the tag of these agents.
+    pub agents: &'a HashSet<u32>,
+    /// The `TAGS` map; `None` leaves `agents` unused.
+    pub tags: Option<BorrowedFd<'a>>,
+    /// Listening sockets too.
+    pub listening: bool,
+}
+
+/// What became of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Destroyed {
+    pub tcp: u32,
+    pub udp: u32,
+    /// Found again in the last pass: not final.
+    pub left: u32,
+}
+
+/// Destroys until a pass finds none. Each pass is bounded by what was open when it began, so a process that
+/// reconnects in a loop cannot hold us; it is refused by then anyway.
+pub fn destroy(scope: &Scope<'_>) -> io::Result<Destroyed> {
+    let mut diag = Diag::open()?;
+    let mut destroyed = Destroyed::default();
+    for _ in 0..PASSES {
+        destroyed.left = 0;
+        for (protocol, family) in KINDS {
+            for id in diag.find(protocol, family, scope)? {
+                destroyed.left += 1;
+                if diag.destroy(protocol, family, &id)? {
+                    *(if protocol == IPPROTO_TCP { &mut destroyed.tcp } else { &mut destroyed.udp }) += 1;
+                }
+            }
+        }
+        if destroyed.left == 0 {
+            break;
+        }
+    }
+    Ok(destroyed)
+}
+
+const PASSES: u32 = 8;
+const IPPROTO_TCP: u8 = 6;
+const IPPROTO_UDP: u8 = 17;
+const AF_INET: u8 = 2;
+const AF_INET6: u8 = 10;
+const KINDS: [(u8, u8); 4] =
+    [(IPPROTO_TCP, AF_INET), (IPPROTO_TCP, AF_INET6), (IPPROTO_UDP, AF_INET), (IPPROTO_UDP, AF_INET6)];
+
+// linux/tcp.h, linux/sock_diag.h, linux/inet_diag.h, linux/netlink.h
+const TCP_ESTABLISHED: u32 = 1;
+const TCP_TIME_WAIT: u32 = 6;
+const TCP_CLOSE: u32 = 7;
+const TCP_LISTEN: u32 = 10;
+const TCP_NEW_SYN_RECV: u32 = 12;
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
+const SOCK_DESTROY: u16 = 21;
+const INET_DIAG_SK_BPF_STORAGES: u16 = 20;
+const INET_DIAG_CGROUP_ID: u16 = 21;
+const INET_DIAG_REQ_SK_BPF_STORAGES: u16 = 2;
+const SK_DIAG_BPF_STORAGE: u16 = 1;
+const SK_DIAG_BPF_STORAGE_REQ_MAP_FD: u16 = 1;
+const SK_DIAG_BPF_STORAGE_MAP_VALUE: u16 = 3;
+const NLM_F_REQUEST: u16 = 1;
+const NLM_F_ACK: u16 = 4;
+const NLM_F_DUMP: u16 = 0x300;
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
+const NLA_F_NESTED: u16 = 0x8000;
+const HEADER: usize = 16;
+const SOCKET_ID: usize = 48;
+/// `struct inet_diag_msg` without its header.
+const MESSAGE: usize = 72;
+
+/// `struct inet_diag_sockid`, taken from a dump and given back as it came.
+type SocketId = [u8; SOCKET_ID];
+
+struct Diag {
+    socket: OwnedFd,
+    sequence: u32,
+    buffer: Vec<u8>,
+}
+
+impl Diag {
+    fn open() -> io::Result<Diag> {
+        let socket = socket(
+            AddressFamily::Netlink,
+            SockType::Raw,
+            SockFlag::SOCK_CLOEXEC,
+            SockProtocol::NetlinkSockDiag,
+        )?;
+        Ok(Diag { socket, sequence: 0, buffer: vec![0; 64 * 1024] })
+    }
+
+    fn find(&mut self, protocol: u8, family: u8, scope: &Scope<'_>) -> io::Result<Vec<SocketId>> {
+        let mut body = request(protocol, family, states(protocol, scope.listening), &[0; SOCKET_ID]);
+        if let Some(tags) = scope.tags {
+            let fd = tags.as_raw_fd().to_ne_bytes();
+            let inner = attribute(SK_DIAG_BPF_STORAGE_REQ_MAP_FD, &fd);
+            body.extend(attribute(INET_DIAG_REQ_SK_BPF_STORAGES | NLA_F_NESTED, &inner));
+        }
+        self.send(SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST | NLM_F_DUMP, &body)?;
+        let mut found = Vec::new();
+        loop {
+            let length = recv(self.socket.as_raw_fd(), &mut self.buffer, MsgFlags::empty())?;
+            for (kind, body) in messages(&self.buffer[..length]) {
+                match kind {
+                    NLMSG_DONE => return Ok(found),
+                    NLMSG_ERROR => match error_of(body) {
+                        // No such protocol in this kernel: no such sockets.
+                        Some(libc::ENOENT | libc::EOPNOTSUPP) => return Ok(found),
+                        Some(errno) => return Err(io::Error::from_raw_os_error(errno)),
+                        None => {}
+                    },
+                    SOCK_DIAG_BY_FAMILY if is_in_scope(body, scope) => {
+                        if let Some(id) = body.get(4..4 + SOCKET_ID).and_then(|id| id.try_into().ok()) {
+                            found.push(id);
+                        }
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// False: it was gone before.
+    fn destroy(&mut self, protocol: u8, family: u8, id: &SocketId) -> io::Result<bool> {
+        let body = request(protocol, family, u32::MAX, id);
+        self.send(SOCK_DESTROY, NLM_F_REQUEST | NLM_F_ACK, &body)?;
+        let length = recv(self.socket.as_raw_fd(), &mut self.buffer, MsgFlags::empty())?;
+        match messages(&self.buffer[..length])
+            .find(|(kind, _)| *kind == NLMSG_ERROR)
+            .and_then(|(_, body)| error_of(body))
+        {
+            None => Ok(true),
+            Some(libc::ENOENT) => Ok(false),
+            Some(libc::EOPNOTSUPP) => Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "this kernel cannot destroy sockets (CONFIG_INET_DIAG_DESTROY)",
+            )),
+            Some(errno) => Err(io::Error::from_raw_os_error(errno)),
+        }
+    }
+
+    fn send(&mut self, kind: u16, flags: u16, body: &[u8]) -> io::Result<()> {
+        self.sequence += 1;
+        let length = u32::try_from(HEADER + body.len()).map_err(io::Error::other)?;
+        let mut message = Vec::with_capacity(HEADER + body.len());
+        message.extend(length.to_ne_bytes());
+        message.extend(kind.to_ne_bytes());
+        message.extend(flags.to_ne_bytes());
+        message.extend(self.sequence.to_ne_bytes());
+        message.extend(0u32.to_ne_bytes());
+        message.extend(body);
+        send(self.socket.as_raw_fd(), &message, MsgFlags::empty())?;
+        Ok(())
+    }
+}
+
+// TIME_WAIT and half-made connections belong to no process; an unconnected UDP socket survives its destruction
+// and would be found for ever, and its datagrams are refused one by one.
+fn states(protocol: u8, listening: bool) -> u32 {
+    if protocol == IPPROTO_UDP {
+        return 1 << TCP_ESTABLISHED;
+    }
+    let mut skipped = 1 << TCP_TIME_WAIT | 1 << TCP_NEW_SYN_RECV | 1 << TCP_CLOSE;
+    if !listening {
+        skipped |= 1 << TCP_LISTEN;
+    }
+    0xfff & !skipped
+}
+
+/// `struct inet_diag_req_v2`.
+fn request(protocol: u8, family: u8, states: u32, id: &SocketId) -> Vec<u8> {
+    let mut body = vec![family, protocol, 0, 0];
+    body.extend(states.to_ne_bytes());
+    body.extend(id);
+    body
+}
+
+fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+    // Attributes here are a few bytes long.
+    let length = u16::try_from(4 + value.len()).unwrap_or(u16::MAX);
+    let mut bytes = Vec::with_capacity(aligned(4 + value.len()));
+    bytes.extend(length.to_ne_bytes());
+    bytes.extend(kind.to_ne_bytes());
+    bytes.extend(value);
+    bytes.resize(aligned(bytes.len()), 0);
+    bytes
+}
+
+fn is_in_scope(message: &[u8], scope: &Scope<'_>) -> bool {
+    attributes(message.get(MESSAGE..).unwrap_or_default()).any(|(kind, value)| match kind {
+        INET_DIAG_CGROUP_ID => {
+            number::<8>(value).is_some_and(|id| scope.cgroup_ids.contains(&u64::from_ne_bytes(id)))
+        }
+        INET_DIAG_SK_BPF_STORAGES => storage_agent(value).is_some_and(|agent| scope.agents.contains(&agent)),
+        _ => false,
+    })
+}
+
+// One map was asked for, so there is at most one storage, whose value is a `Tag`: the agent comes first.
+fn storage_agent(storages: &[u8]) -> Option<u32> {
+    let (_, storage) = attributes(storages).find(|(kind, _)| *kind == SK_DIAG_BPF_STORAGE)?;
+    let (_, tag) = attributes(storage).find(|(kind, _)| *kind == SK_DIAG_BPF_STORAGE_MAP_VALUE)?;
+    number::<4>(tag).map(u32::from_ne_bytes)
+}
+
+fn messages(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    records(bytes, HEADER, |head| {
+        let length = usize::try_from(u32::from_ne_bytes(number::<4>(head)?)).ok()?;
+        Some((length, u16::from_ne_bytes(number::<2>(&head[4..])?)))
+    })
+}
+
+fn attributes(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    records(bytes, 4, |head| {
+        let length = usize::from(u16::from_ne_bytes(number::<2>(head)?));
+        Some((length, u16::from_ne_bytes(number::<2>(&head[2..])?) & !NLA_F_NESTED))
+    })
+}
+
+/// Netlink's two kinds of records differ in the header only: `parse` gives length (with header) and type.
+fn records<'a>(
+    mut bytes: &'a [u8],
+    header: usize,
+    parse: impl Fn(&'a [u8]) -> Option<(usize, u16)>,
+) -> impl Iterator<Item = (u16, &'a [u8])> {
+    std::iter::from_fn(move || {
+        let (length, kind) = parse(bytes.get(..header)?)?;
+        let body = bytes.get(header..length)?;
+        bytes = bytes.get(aligned(length)..).unwrap_or_default();
+        Some((kind, body))
+    })
+}
+
+/// The errno in a `struct nlmsgerr`; `None` is success.
+fn error_of(body: &[u8]) -> Option<i32> {
+    number::<4>(body).map(|errno| -i32::from_ne_bytes(errno)).filter(|errno| *errno != 0)
+}
+
+fn number<const N: usize>(bytes: &[u8]) -> Option<[u8; N]> {
+    bytes.first_chunk().copied()
+}
+
+const fn aligned(length: usize) -> usize {
+    (length + 3) & !3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(attributes: &[u8]) -> Vec<u8> {
+        [&[0; MESSAGE][..], attributes].concat()
+    }
+
+    #[test]
+    fn sockets_are_told_by_cgroup_or_tag() {
+        let scope = Scope {
+            cgroup_ids: &HashSet::from([7]),
+            agents: &HashSet::from([3]),
+            tags: None,
+            listening: false,
+        };
+        assert!(is_in_scope(&message(&attribute(INET_DIAG_CGROUP_ID, &7u64.to_ne_bytes())), &scope));
+        assert!(!is_in_scope(&message(&attribute(INET_DIAG_CGROUP_ID, &8u64.to_ne_bytes())), &scope));
+        let tag = [3u32.to_ne_bytes(), [0; 4]].concat();
+        let storage = attribute(SK_DIAG_BPF_STORAGE, &attribute(SK_DIAG_BPF_STORAGE_MAP_VALUE, &tag));
+        assert!(is_in_scope(&message(&attribute(INET_DIAG_SK_BPF_STORAGES, &storage)), &scope));
+        assert!(!is_in_scope(&message(&[]), &scope));
+    }
+
+    #[test]
+    fn broken_records_end_the_walk() {
+        let mut bytes = attribute(5, &[1, 2, 3]);
+        bytes.extend([200, 0, 1, 0]);
+        assert_eq!(attributes(&bytes).collect::<Vec<_>>(), [(5, &[1, 2, 3][..])]);
+        assert_eq!(attributes(&[0, 0]).count(), 0);
+        assert_eq!(attributes(&[0; 8]).count(), 0, "a record shorter than its header");
+    }
+}

@@ -1,0 +1,94 @@
+//! What every connection shares, built once by [`crate::app`].
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::agents::Agents;
+use crate::book::Book;
+use crate::config::Arguments;
+use crate::decide::Refusal;
+use crate::decode::Limits;
+use crate::gate::Gate;
+use crate::kernel::Kernel;
+use crate::ledger::{Conn, Ledger};
+use crate::record::entry::{Decision, Entry};
+use crate::record::log::Log;
+use crate::record::metrics::Metrics;
+
+/// The parts of the daemon that connections use.
+pub struct Parts {
+    pub kernel: Arc<Kernel>,
+    pub agents: Arc<Agents>,
+    pub gate: Arc<Gate>,
+    pub ledger: Arc<Ledger>,
+    pub book: Arc<Book>,
+    pub log: Arc<Log>,
+    pub metrics: Arc<Metrics>,
+    pub decisions: Ids,
+    pub limits: Limits,
+    pub arguments: Arguments,
+    pub evidence_window: Duration,
+}
+
+impl Parts {
+    /// Records a message that was refused without being read, and counts it. Returns the decision id.
+    pub fn record_guard(&self, conn: &Conn, method: &str, refusal: &Refusal) -> String {
+        let decision = self.decisions.next();
+        let rule = Arc::from(refusal.rule());
+        let destination = conn.destination.to_string();
+        self.metrics.denied(&conn.identity.agent.name, refusal.rule(), refusal.label());
+        self.log.record(&Entry::Decision(Decision {
+            decision: &decision,
+            conn: conn.id,
+            who: (&conn.identity).into(),
+            server: &destination,
+            destination: conn.destination,
+            protocol: if conn.is_mcp() { "mcp" } else { "http" },
+            revision: None,
+            method,
+            tool: None,
+            rpc_id: None,
+            verdict: "deny",
+            rules: &[rule],
+            reason: Some(refusal.reason()),
+            stop: refusal.stop_id(),
+            generation: self.gate.rules().generation,
+            arguments_digest: None,
+            arguments: None,
+            held_us: 0,
+        }));
+        decision
+    }
+}
+
+/// Decision ids: unique on this host, because no two daemons start in the same second on one state directory.
+#[derive(Debug)]
+pub struct Ids {
+    started: i64,
+    next: AtomicU64,
+}
+
+impl Ids {
+    pub fn new() -> Ids {
+        Ids { started: Timestamp::now().as_second(), next: AtomicU64::new(1) }
+    }
+
+    pub fn next(&self) -> String {
+        format!("d-{:x}-{:x}", self.started, self.next.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+impl Default for Ids {
+    fn default() -> Ids {
+        Ids::new()
+    }
+}
+
+impl std::fmt::Debug for Parts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Parts").finish_non_exhaustive()
+    }
+}

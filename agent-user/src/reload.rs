@@ -1,0 +1,109 @@
+//! The rules file, read at the start and whenever it changes. A bad file changes nothing: the last good rules keep
+//! holding, and the mistake is loud in the log, the metrics, the records and `interlock status`.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Context, Result};
+use jiff::Timestamp;
+use notify::{RecursiveMode, Watcher};
+use serde::Serialize;
+use tokio::sync::mpsc;
+use tracing::{error, info};
+
+use crate::config::load_yaml;
+use crate::decide::policy::{Bias, Policy, PolicyFile};
+use crate::parts::Parts;
+use crate::record::entry::{Entry, PolicyEntry};
+
+/// Reads and checks a rules file.
+pub fn load(path: &Path) -> Result<Policy> {
+    let file: PolicyFile = load_yaml(path)?;
+    Policy::compile(file).map_err(anyhow::Error::msg).with_context(|| path.display().to_string())
+}
+
+/// Keeps the rules in force in line with their file.
+#[derive(Debug)]
+pub struct Reloader {
+    path: PathBuf,
+    parts: Arc<Parts>,
+    outcome: Mutex<Outcome>,
+}
+
+/// The last reload.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    pub at: Timestamp,
+    /// Why the file was not taken; the rules before it are in force.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+impl Reloader {
+    /// The rules of `path` are in force already.
+    pub fn new(path: PathBuf, parts: Arc<Parts>) -> Reloader {
+        Reloader { path, parts, outcome: Mutex::new(Outcome { at: Timestamp::now(), error: None }) }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn outcome(&self) -> Outcome {
+        self.outcome.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Reads the file now.
+    pub fn reload(&self) {
+        let result = load(&self.path).and_then(|policy| self.publish(policy));
+        let error = match result {
+            Ok(generation) => {
+                info!(generation, "rules reloaded");
+                None
+            }
+            Err(fault) => {
+                let text = format!("{fault:#}");
+                error!(error = text, "rules not reloaded; the last good ones are in force");
+                let rules = self.parts.gate.rules();
+                self.parts.log.record(&Entry::Policy(PolicyEntry {
+                    generation: rules.generation,
+                    rules: rules.policy.len(),
+                    error: Some(&text),
+                }));
+                Some(text)
+            }
+        };
+        self.parts.metrics.policy_reloaded(error.is_none());
+        *self.outcome.lock().unwrap_or_else(PoisonError::into_inner) = Outcome { at: Timestamp::now(), error };
+    }
+
+    fn publish(&self, policy: Policy) -> Result<u64> {
+        let quic = policy.defaults.quic;
+        let rules = policy.len();
+        self.parts.kernel.allow_udp(quic == Bias::Allow)?;
+        let generation = self.parts.gate.set_policy(policy);
+        self.parts.metrics.policy_generation.set(i64::try_from(generation).unwrap_or(i64::MAX));
+        self.parts.log.record(&Entry::Policy(PolicyEntry { generation, rules, error: None }));
+        Ok(generation)
+    }
+}
+
+/// Signals every change in a directory; editors replace files, so that watching a file itself would lose it.
+pub fn watch(dir: &Path) -> Result<(notify::RecommendedWatcher, mpsc::Receiver<()>)> {
+    let (mut watcher, changes) = watcher()?;
+    watcher.watch(dir, RecursiveMode::NonRecursive).with_context(|| format!("watch {}", dir.display()))?;
+    Ok((watcher, changes))
+}
+
+/// A watcher of nothing yet. Changes that come while one is pending are one change.
+pub fn watcher() -> Result<(notify::RecommendedWatcher, mpsc::Receiver<()>)> {
+    let (sender, changes) = mpsc::channel(1);
+    let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+        if event.is_ok_and(|event| !event.kind.is_access()) {
+            // Full: a change is pending already.
+            let _ = sender.try_send(());
+        }
+    })
+    .context("watch files (inotify)")?;
+    Ok((watcher, changes))
+}
