@@ -32,7 +32,7 @@ const LOOPBACK_V4: u32 = u32::from_ne_bytes([127, 0, 0, 1]);
 /// The last word of `::1` in network byte order.
 const LOOPBACK_V6: u32 = u32::from_ne_bytes([0, 0, 0, 1]);
 /// The third word of `::ffff:0:0/96` in network byte order.
-const MAPPED_PREFIX: u32 = u32::from_ne_bytes([0, 0, 0xff, 0xff]);
+pub(crate) const MAPPED_PREFIX: u32 = u32::from_ne_bytes([0, 0, 0xff, 0xff]);
 
 /// Tags an agent's sockets at birth and refuses those whose connections nobody could read.
 #[cgroup_sock(sock_create)]
@@ -49,7 +49,7 @@ pub(crate) fn sock_create(ctx: SockContext) -> i32 {
         Some(reason) => {
             // SAFETY: a valid context.
             let netns = unsafe { bpf_get_netns_cookie(ctx.as_ptr()) };
-            refuse(&ctx, reason, None, &Refused { agent, netns, addr: [0; 16], port: 0, protocol })
+            refuse(&ctx, reason, 0, &Refused { agent, netns, addr: [0; 16], port: 0, protocol })
         }
     }
 }
@@ -125,7 +125,7 @@ fn connect(ctx: &SockAddrContext, addr: [u8; 16], family: u32) -> i32 {
         return PASS;
     }
     let attempt = attempt(ctx, agent, addr);
-    let refused = |reason| refuse(ctx, reason, attempt.state, &describe(ctx, agent, &attempt));
+    let refused = |reason| refuse(ctx, reason, attempt.state.errno, &describe(ctx, agent, &attempt));
     match decide_connect(&attempt) {
         Verdict::Pass => {
             if attempt.protocol != IPPROTO_TCP {
@@ -176,7 +176,7 @@ fn datagram(ctx: &SockAddrContext, addr: [u8; 16]) -> i32 {
     }
     let attempt = attempt(ctx, agent, addr);
     match decide_datagram(&attempt) {
-        Verdict::Refuse(reason) => refuse(ctx, reason, attempt.state, &describe(ctx, agent, &attempt)),
+        Verdict::Refuse(reason) => refuse(ctx, reason, attempt.state.errno, &describe(ctx, agent, &attempt)),
         _ => {
             count(Counter::DatagramsPassed);
             PASS
@@ -193,8 +193,7 @@ fn bind(ctx: &SockAddrContext, addr: [u8; 16]) -> i32 {
         return PASS;
     }
     let netns = netns(ctx);
-    let Some(listener) = listener(netns) else { return PASS };
-    if !is_guarded_port(port, listener) {
+    if !is_guarded_port(port, listener(netns)) {
         return PASS;
     }
     let agent = current();
@@ -203,7 +202,7 @@ fn bind(ctx: &SockAddrContext, addr: [u8; 16]) -> i32 {
     if agent == 0 && cgroup == settings().daemon_cgroup {
         return PASS;
     }
-    refuse(ctx, Reason::PortGuarded, None, &Refused { agent, netns, addr, port, protocol })
+    refuse(ctx, Reason::PortGuarded, 0, &Refused { agent, netns, addr, port, protocol })
 }
 
 /// The origin that this very socket asked for; the accepted socket of the daemon carries one too, and the daemon

@@ -99,13 +99,6 @@ impl Links {
         Ok(())
     }
 
-    /// Whether a living link is in place.
-    pub(super) fn is_attached(&self, place: &Place) -> bool {
-        self.lock().get(place).is_some_and(|link| {
-            sys::link_info(link.as_fd()).is_ok_and(|info| info.cgroup_id == place.cgroup_id)
-        })
-    }
-
     /// Detaches and unpins.
     pub(super) fn remove(&self, place: &Place) -> anyhow::Result<()> {
         let mut open = self.lock();
