@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Read as _;
+use std::time::Duration;
 
-use interlock::kernel::{Kernel, cgroup};
+use agent_abi::{AgentState, MODE_ISOLATED};
+use interlock::kernel::{Kernel, Maps, cgroup};
 
 use crate::lab::{AGENT, Lab, until};
 
@@ -12,16 +15,26 @@ use crate::lab::{AGENT, Lab, until};
 fn pins_hold_when_the_daemon_is_gone() {
     let lab = Lab::new();
     let mut agent = lab.agent();
-    // The daemon's descriptors go; what is left is what is pinned.
-    let Lab { kernel, listener4, .. } = &lab;
-    assert!(kernel.health().iter().all(|link| link.attached));
-    lab.isolate();
+    let handle = lab.connected(&mut agent, "192.0.2.7:80");
+    let (mut stream, _) = lab.accept4();
+    stream.set_read_timeout(Some(Duration::from_millis(200))).expect("a socket");
     let pins = lab.pins().to_owned();
-    let links: Vec<_> = fs::read_dir(pins.join("v1/links")).expect("links").collect();
-    assert_eq!(links.len(), 12, "ten hooks, the daemon's establish, the agent's egress");
-    let _ = listener4;
-    let handle = agent.must("socket 2 1 0");
-    assert_eq!(agent.ask(&format!("connect {handle} 192.0.2.7:80")), "err EPERM");
+    assert_eq!(
+        fs::read_dir(pins.join("v1/links")).expect("links").count(),
+        12,
+        "hooks, own establish, egress"
+    );
+    // Every descriptor of programs, links and maps goes; what is left is what is pinned.
+    drop(lab.kernel);
+    agent.must(&format!("send {handle} alive"));
+    let mut heard = [0; 16];
+    assert_eq!(stream.read(&mut heard).expect("bytes"), 5);
+    let maps = Maps::open(&pins).expect("the pins open");
+    maps.set_state(AGENT, AgentState { mode: MODE_ISOLATED, errno: 0 }).expect("set_state");
+    let fresh = agent.must("socket 2 1 0");
+    assert_eq!(agent.ask(&format!("connect {fresh} 192.0.2.7:80")), "err EPERM");
+    agent.must(&format!("send {handle} silent"));
+    assert!(stream.read(&mut heard).is_err(), "the packet filter is in force");
 }
 
 #[test]
@@ -93,9 +106,9 @@ fn detach_lets_agents_run_free() {
     let lab = Lab::new();
     let mut agent = lab.agent();
     lab.isolate();
-    let Lab { kernel, .. } = &lab;
-    kernel.sync_attach(&[]).expect("sync");
-    lab.let_go();
+    Kernel::detach_all(lab.pins()).expect("detach_all");
+    assert!(!lab.pins().exists());
+    assert!(lab.kernel.health().iter().all(|link| !link.attached), "though the daemon holds them open");
     let handle = agent.must("socket 2 1 0");
     assert_eq!(agent.ask(&format!("connect {handle} 192.0.2.7:80")), "err ENETUNREACH", "no route there");
 }
