@@ -15,12 +15,11 @@ use aya_ebpf::EbpfContext as _;
 use aya_ebpf::helpers::generated::{
     bpf_get_current_cgroup_id, bpf_get_netns_cookie, bpf_get_socket_cookie, bpf_ktime_get_ns, bpf_setsockopt,
 };
-use aya_ebpf::helpers::{bpf_get_current_pid_tgid, bpf_get_current_uid_gid};
 use aya_ebpf::macros::{cgroup_sock, cgroup_sock_addr};
 use aya_ebpf::programs::{SockAddrContext, SockContext};
 
 use crate::maps::{ORIGINS, count, listener, settings, state};
-use crate::owner::{current, owner};
+use crate::owner::{caller, current, owner};
 use crate::refuse::{Refused, refuse};
 
 const PASS: i32 = 1;
@@ -144,13 +143,14 @@ fn connect(ctx: &SockAddrContext, addr: [u8; 16], family: u32) -> i32 {
             if !unbind_device(ctx) {
                 return refused(Reason::NetnsUnknown);
             }
+            let (tgid, uid) = caller();
             let origin = Origin {
                 addr,
                 port: attempt.port,
                 family,
                 agent,
-                tgid: (bpf_get_current_pid_tgid() >> 32) as u32,
-                uid: bpf_get_current_uid_gid() as u32,
+                tgid,
+                uid,
                 _pad: 0,
                 // SAFETY: a valid context.
                 cookie: unsafe { bpf_get_socket_cookie(ctx.as_ptr()) },
@@ -287,13 +287,19 @@ fn protocol(ctx: &SockAddrContext) -> u32 {
 
 #[inline(always)]
 fn port(ctx: &SockAddrContext) -> u32 {
-    // SAFETY: a field of a valid context. The port stands in its lower half, in network byte order.
-    u32::from(u16::from_be(unsafe { read_volatile(&raw const (*ctx.sock_addr).user_port) } as u16))
+    // SAFETY: a field of a valid context.
+    swap_port(unsafe { read_volatile(&raw const (*ctx.sock_addr).user_port) })
 }
 
 #[inline(always)]
 fn port_to_be(port: u32) -> u32 {
-    u32::from((port as u16).to_be())
+    swap_port(port)
+}
+
+/// A port in the lower half, between host and network byte order.
+#[inline(always)]
+fn swap_port(port: u32) -> u32 {
+    (port & 0xffff).swap_bytes() >> 16
 }
 
 #[inline(always)]

@@ -3,10 +3,10 @@
 
 use agent_abi::{Counter, Reason};
 use aya_ebpf::helpers::generated::{bpf_ktime_get_ns, bpf_set_retval};
-use aya_ebpf::helpers::{bpf_get_current_pid_tgid, bpf_get_current_uid_gid};
 use aya_log_ebpf::debug;
 
 use crate::maps::{EVENTS, SET_RETVAL, count};
+use crate::owner::caller;
 
 /// What was attempted, for the record.
 pub(crate) struct Refused {
@@ -39,6 +39,7 @@ fn emit(reason: Reason, refused: &Refused) {
         count(Counter::EventsLost);
         return;
     };
+    let (tgid, uid) = caller();
     let event = entry.as_mut_ptr();
     // SAFETY: `event` is the reserved entry; every field is written before it is submitted.
     unsafe {
@@ -48,8 +49,8 @@ fn emit(reason: Reason, refused: &Refused) {
         (*event).port = refused.port;
         (*event).protocol = refused.protocol;
         (*event).agent = refused.agent;
-        (*event).tgid = (bpf_get_current_pid_tgid() >> 32) as u32;
-        (*event).uid = bpf_get_current_uid_gid() as u32;
+        (*event).tgid = tgid;
+        (*event).uid = uid;
         (*event).reason = reason as u32;
     }
     entry.submit(0);

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read as _;
+use std::os::fd::AsFd as _;
 use std::time::Duration;
 
 use agent_abi::{AgentState, MODE_ISOLATED};
@@ -59,6 +60,28 @@ fn next_daemon_takes_over_under_load_and_nothing_slips() {
 
 #[test]
 #[cfg_attr(not(feature = "root-tests"), ignore = "needs root and BPF")]
+fn connections_keep_their_destination_while_programs_are_swapped() {
+    let lab = Lab::new();
+    let mut agent = lab.agent();
+    agent.tell("hammer 192.0.2.7:443 1000");
+    let started = std::time::Instant::now();
+    let mut accepted = 0;
+    lab.listener4.set_nonblocking(true).expect("it is a socket");
+    while started.elapsed().as_millis() < 1000 {
+        drop(Kernel::attach(&lab.options()).expect("attach again"));
+        while let Ok((stream, _)) = lab.listener4.accept() {
+            assert_eq!(lab.kernel.origin(stream.as_fd()).map(|origin| origin.port), Some(443));
+            accepted += 1;
+        }
+    }
+    let answer = agent.answer();
+    assert_eq!(answer.split(' ').count(), 2, "one outcome: {answer}");
+    assert!(answer.starts_with("ok connected="), "{answer}");
+    assert!(accepted > 20, "{accepted} of {answer}");
+}
+
+#[test]
+#[cfg_attr(not(feature = "root-tests"), ignore = "needs root and BPF")]
 fn removed_cgroup_shows_as_detached_and_is_forgotten_by_the_next_daemon() {
     let lab = Lab::new();
     let id = lab.agent_id();
@@ -72,6 +95,18 @@ fn removed_cgroup_shows_as_detached_and_is_forgotten_by_the_next_daemon() {
     let next = Kernel::attach(&lab.options()).expect("attach again");
     assert!(!next.held().expect("held").contains_key(&id));
     assert!(next.health().iter().all(|link| link.attached));
+}
+
+#[test]
+#[cfg_attr(not(feature = "root-tests"), ignore = "needs root and BPF")]
+fn cgroup_below_no_hook_is_not_pretended_to_be_held() {
+    let lab = Lab::new();
+    let other = agent_tests::cgroup::Cgroup::create(&cgroup::root().expect("cgroup v2 is mounted"));
+    let id = cgroup::id(other.dir()).expect("it is there");
+    let error = lab.kernel.hold(other.dir(), id, AGENT).expect_err("no hook there");
+    assert!(error.to_string().contains("no hooks"), "{error:#}");
+    let error = lab.kernel.hold(lab.agent_dir(), id, AGENT).expect_err("another id");
+    assert!(error.to_string().contains("is cgroup"), "{error:#}");
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::io::{ErrorKind, Read as _, Write as _};
 use std::time::Duration;
 
 use agent_abi::{AgentState, MODE_ISOLATED, MODE_RUN, Reason};
+use agent_tests::cgroup::enter;
 
 use crate::lab::{AGENT, Lab, until};
 
@@ -111,6 +112,20 @@ fn destroy_cuts_connected_udp_and_spares_listeners_and_strangers() {
     assert_eq!((destroyed.tcp, destroyed.udp, destroyed.left), (0, 1, 0));
     stream.write_all(b"still").expect("the stranger's connection lives");
     assert_eq!(stranger.must(&format!("recv {other}")), "still");
+}
+
+#[test]
+#[cfg_attr(not(feature = "root-tests"), ignore = "needs root and BPF")]
+fn destroy_finds_a_socket_that_was_made_elsewhere() {
+    let lab = Lab::new();
+    let mut process = lab.stranger();
+    let handle = process.must("socket 2 1 0");
+    enter(lab.agent_dir(), process.pid());
+    process.must(&format!("connect {handle} 192.0.2.7:80"));
+    let _accepted = lab.accept4();
+    let destroyed = lab.destroy();
+    assert_eq!((destroyed.tcp, destroyed.left), (1, 0));
+    assert_eq!(process.ask(&format!("recv {handle}")), "err ECONNABORTED");
 }
 
 #[test]

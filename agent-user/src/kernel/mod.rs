@@ -137,6 +137,12 @@ impl Kernel {
                 agent_abi::MAX_CGROUP_LEVEL
             );
         }
+        if !self.is_covered(cgroup_dir) {
+            bail!(
+                "hold {}: no hooks on any cgroup above it (add its depth-1 cgroup first)",
+                cgroup_dir.display()
+            );
+        }
         self.put(EGRESS, cgroup_dir)?;
         self.maps.set_agent(cgroup_id, agent)
     }
@@ -214,6 +220,14 @@ impl Kernel {
             }
         }
         Ok(())
+    }
+
+    fn is_covered(&self, cgroup_dir: &Path) -> bool {
+        let places = self.links.places();
+        cgroup_dir
+            .ancestors()
+            .filter_map(|dir| cgroup::id(dir).ok())
+            .any(|id| places.contains(&Place { hook: "connect4".to_owned(), cgroup_id: id }))
     }
 
     // Gives the id of the cgroup.
