@@ -15,12 +15,11 @@ use aya_ebpf::EbpfContext as _;
 use aya_ebpf::helpers::generated::{
     bpf_get_current_cgroup_id, bpf_get_netns_cookie, bpf_get_socket_cookie, bpf_ktime_get_ns, bpf_setsockopt,
 };
-use aya_ebpf::helpers::{bpf_get_current_pid_tgid, bpf_get_current_uid_gid};
 use aya_ebpf::macros::{cgroup_sock, cgroup_sock_addr};
 use aya_ebpf::programs::{SockAddrContext, SockContext};
 
 use crate::maps::{ORIGINS, count, listener, settings, state};
-use crate::owner::{current, owner};
+use crate::owner::{caller, current, owner};
 use crate::refuse::{Refused, refuse};
 
 const PASS: i32 = 1;
@@ -32,7 +31,7 @@ const LOOPBACK_V4: u32 = u32::from_ne_bytes([127, 0, 0, 1]);
 /// The last word of `::1` in network byte order.
 const LOOPBACK_V6: u32 = u32::from_ne_bytes([0, 0, 0, 1]);
 /// The third word of `::ffff:0:0/96` in network byte order.
-const MAPPED_PREFIX: u32 = u32::from_ne_bytes([0, 0, 0xff, 0xff]);
+pub(crate) const MAPPED_PREFIX: u32 = u32::from_ne_bytes([0, 0, 0xff, 0xff]);
 
 /// Tags an agent's sockets at birth and refuses those whose connections nobody could read.
 #[cgroup_sock(sock_create)]
@@ -49,7 +48,7 @@ pub(crate) fn sock_create(ctx: SockContext) -> i32 {
         Some(reason) => {
             // SAFETY: a valid context.
             let netns = unsafe { bpf_get_netns_cookie(ctx.as_ptr()) };
-            refuse(&ctx, reason, None, &Refused { agent, netns, addr: [0; 16], port: 0, protocol })
+            refuse(&ctx, reason, 0, &Refused { agent, netns, addr: [0; 16], port: 0, protocol })
         }
     }
 }
@@ -125,7 +124,7 @@ fn connect(ctx: &SockAddrContext, addr: [u8; 16], family: u32) -> i32 {
         return PASS;
     }
     let attempt = attempt(ctx, agent, addr);
-    let refused = |reason| refuse(ctx, reason, attempt.state, &describe(ctx, agent, &attempt));
+    let refused = |reason| refuse(ctx, reason, attempt.state.errno, &describe(ctx, agent, &attempt));
     match decide_connect(&attempt) {
         Verdict::Pass => {
             if attempt.protocol != IPPROTO_TCP {
@@ -144,13 +143,14 @@ fn connect(ctx: &SockAddrContext, addr: [u8; 16], family: u32) -> i32 {
             if !unbind_device(ctx) {
                 return refused(Reason::NetnsUnknown);
             }
+            let (tgid, uid) = caller();
             let origin = Origin {
                 addr,
                 port: attempt.port,
                 family,
                 agent,
-                tgid: (bpf_get_current_pid_tgid() >> 32) as u32,
-                uid: bpf_get_current_uid_gid() as u32,
+                tgid,
+                uid,
                 _pad: 0,
                 // SAFETY: a valid context.
                 cookie: unsafe { bpf_get_socket_cookie(ctx.as_ptr()) },
@@ -176,7 +176,7 @@ fn datagram(ctx: &SockAddrContext, addr: [u8; 16]) -> i32 {
     }
     let attempt = attempt(ctx, agent, addr);
     match decide_datagram(&attempt) {
-        Verdict::Refuse(reason) => refuse(ctx, reason, attempt.state, &describe(ctx, agent, &attempt)),
+        Verdict::Refuse(reason) => refuse(ctx, reason, attempt.state.errno, &describe(ctx, agent, &attempt)),
         _ => {
             count(Counter::DatagramsPassed);
             PASS
@@ -193,8 +193,7 @@ fn bind(ctx: &SockAddrContext, addr: [u8; 16]) -> i32 {
         return PASS;
     }
     let netns = netns(ctx);
-    let Some(listener) = listener(netns) else { return PASS };
-    if !is_guarded_port(port, listener) {
+    if !is_guarded_port(port, listener(netns)) {
         return PASS;
     }
     let agent = current();
@@ -203,7 +202,7 @@ fn bind(ctx: &SockAddrContext, addr: [u8; 16]) -> i32 {
     if agent == 0 && cgroup == settings().daemon_cgroup {
         return PASS;
     }
-    refuse(ctx, Reason::PortGuarded, None, &Refused { agent, netns, addr, port, protocol })
+    refuse(ctx, Reason::PortGuarded, 0, &Refused { agent, netns, addr, port, protocol })
 }
 
 /// The origin that this very socket asked for; the accepted socket of the daemon carries one too, and the daemon
@@ -288,13 +287,19 @@ fn protocol(ctx: &SockAddrContext) -> u32 {
 
 #[inline(always)]
 fn port(ctx: &SockAddrContext) -> u32 {
-    // SAFETY: a field of a valid context. The port stands in its lower half, in network byte order.
-    u32::from(u16::from_be(unsafe { read_volatile(&raw const (*ctx.sock_addr).user_port) } as u16))
+    // SAFETY: a field of a valid context.
+    swap_port(unsafe { read_volatile(&raw const (*ctx.sock_addr).user_port) })
 }
 
 #[inline(always)]
 fn port_to_be(port: u32) -> u32 {
-    u32::from((port as u16).to_be())
+    swap_port(port)
+}
+
+/// A port in the lower half, between host and network byte order.
+#[inline(always)]
+fn swap_port(port: u32) -> u32 {
+    (port & 0xffff).swap_bytes() >> 16
 }
 
 #[inline(always)]

@@ -6,7 +6,7 @@
 use core::ffi::c_void;
 use core::ptr::read_volatile;
 
-use agent_abi::{Counter, FlowKey, Origin, is_loopback, map_v4, unmap_v4};
+use agent_abi::{Counter, FlowKey, Origin, is_loopback, map_v4};
 use aya_ebpf::EbpfContext as _;
 use aya_ebpf::bindings::{
     BPF_ANY, BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB, BPF_SOCK_OPS_STATE_CB, BPF_SOCK_OPS_STATE_CB_FLAG,
@@ -16,7 +16,7 @@ use aya_ebpf::helpers::generated::bpf_get_netns_cookie;
 use aya_ebpf::macros::sock_ops;
 use aya_ebpf::programs::SockOpsContext;
 
-use crate::connect::bytes;
+use crate::connect::{MAPPED_PREFIX, bytes};
 use crate::maps::{FLOWS, ORIGINS, count};
 
 const AF_INET: u32 = 2;
@@ -97,31 +97,36 @@ fn key(ctx: &SockOpsContext, agent_addr: [u8; 16], agent_port: u32, listen_port:
 }
 
 /// Local and remote address; IPv4 in v4-mapped form, whichever family the socket has.
+///
+/// Every field is read, needed or not: branches that read one field each get their loads merged into one through
+/// a moved context pointer, which the verifier refuses. (Loads wider than a field are refused here, too.)
 #[inline(always)]
 fn addresses(ctx: &SockOpsContext) -> ([u8; 16], [u8; 16]) {
     let ops = ctx.ops;
-    // SAFETY: fields of a valid context, each read alone: this hook allows no wider loads.
-    unsafe {
-        let remote6 = if ctx.family() == AF_INET {
-            map_v4(read_volatile(&raw const (*ops).remote_ip4).to_ne_bytes())
-        } else {
-            bytes([
+    // SAFETY: fields of a valid context.
+    let (local4, remote4, local6, remote6) = unsafe {
+        (
+            read_volatile(&raw const (*ops).local_ip4),
+            read_volatile(&raw const (*ops).remote_ip4),
+            [
+                read_volatile(&raw const (*ops).local_ip6[0]),
+                read_volatile(&raw const (*ops).local_ip6[1]),
+                read_volatile(&raw const (*ops).local_ip6[2]),
+                read_volatile(&raw const (*ops).local_ip6[3]),
+            ],
+            [
                 read_volatile(&raw const (*ops).remote_ip6[0]),
                 read_volatile(&raw const (*ops).remote_ip6[1]),
                 read_volatile(&raw const (*ops).remote_ip6[2]),
                 read_volatile(&raw const (*ops).remote_ip6[3]),
-            ])
-        };
-        if unmap_v4(&remote6).is_some() {
-            return (map_v4(read_volatile(&raw const (*ops).local_ip4).to_ne_bytes()), remote6);
-        }
-        let local6 = bytes([
-            read_volatile(&raw const (*ops).local_ip6[0]),
-            read_volatile(&raw const (*ops).local_ip6[1]),
-            read_volatile(&raw const (*ops).local_ip6[2]),
-            read_volatile(&raw const (*ops).local_ip6[3]),
-        ]);
-        (local6, remote6)
+            ],
+        )
+    };
+    let is_mapped = remote6[0] == 0 && remote6[1] == 0 && remote6[2] == MAPPED_PREFIX;
+    if ctx.family() == AF_INET || is_mapped {
+        (map_v4(local4.to_ne_bytes()), map_v4(remote4.to_ne_bytes()))
+    } else {
+        (bytes(local6), bytes(remote6))
     }
 }
 

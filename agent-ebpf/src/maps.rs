@@ -77,18 +77,24 @@ pub(crate) fn settings() -> Settings {
     }
 }
 
-/// State of an agent.
+/// State of an agent; a missing one holds it.
 #[inline(always)]
-pub(crate) fn state(agent: u32) -> Option<AgentState> {
+pub(crate) fn state(agent: u32) -> AgentState {
     // SAFETY: a concurrent update replaces the entry; both words stay readable until this program ends.
-    unsafe { STATES.get(agent) }.copied()
+    match unsafe { STATES.get(agent) } {
+        Some(state) => *state,
+        None => AgentState::UNKNOWN,
+    }
 }
 
-/// Ports of the daemon in a network namespace.
+/// Ports of the daemon in a network namespace; all zero where it has none.
 #[inline(always)]
-pub(crate) fn listener(netns: u64) -> Option<Listener> {
+pub(crate) fn listener(netns: u64) -> Listener {
     // SAFETY: as for `state`.
-    unsafe { LISTENERS.get(netns) }.copied()
+    match unsafe { LISTENERS.get(netns) } {
+        Some(listener) => *listener,
+        None => Listener { port4: 0, port6: 0 },
+    }
 }
 
 /// `BPF_MAP_TYPE_SK_STORAGE` for every kind of hook; the one in aya-ebpf 0.2 takes a sock_addr context only.

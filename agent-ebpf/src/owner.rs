@@ -7,6 +7,7 @@ use core::ffi::c_void;
 
 use agent_abi::{MAX_CGROUP_LEVEL, Tag};
 use aya_ebpf::helpers::generated::bpf_get_current_ancestor_cgroup_id;
+use aya_ebpf::helpers::{bpf_get_current_pid_tgid, bpf_get_current_uid_gid};
 
 use crate::maps::{AGENTS, TAGS};
 
@@ -47,4 +48,11 @@ pub(crate) fn current() -> u32 {
         level += 1;
     }
     agent
+}
+
+/// Process (thread group) and real user of the current task.
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "both helpers pack two 32-bit numbers into one")]
+pub(crate) fn caller() -> (u32, u32) {
+    ((bpf_get_current_pid_tgid() >> 32) as u32, bpf_get_current_uid_gid() as u32)
 }

@@ -1,12 +1,12 @@
 //! The one way to refuse: count, tell the daemon, choose the errno. Never blocks; a full ring buffer only costs
 //! the event, which is counted.
 
-use agent_abi::{AgentState, Counter, Reason};
+use agent_abi::{Counter, Reason};
 use aya_ebpf::helpers::generated::{bpf_ktime_get_ns, bpf_set_retval};
-use aya_ebpf::helpers::{bpf_get_current_pid_tgid, bpf_get_current_uid_gid};
 use aya_log_ebpf::debug;
 
 use crate::maps::{EVENTS, SET_RETVAL, count};
+use crate::owner::caller;
 
 /// What was attempted, for the record.
 pub(crate) struct Refused {
@@ -17,9 +17,9 @@ pub(crate) struct Refused {
     pub protocol: u32,
 }
 
-/// Refuses a system call. Returns what the hook must return.
+/// Refuses a system call. `stop_errno` is `AgentState::errno`. Returns what the hook must return.
 #[inline(always)]
-pub(crate) fn refuse<C>(ctx: &C, reason: Reason, state: Option<AgentState>, refused: &Refused) -> i32 {
+pub(crate) fn refuse<C>(ctx: &C, reason: Reason, stop_errno: u32, refused: &Refused) -> i32 {
     count(Counter::Refused);
     if matches!(reason, Reason::Stopped) {
         count(Counter::RefusedStopped);
@@ -27,10 +27,6 @@ pub(crate) fn refuse<C>(ctx: &C, reason: Reason, state: Option<AgentState>, refu
     emit(reason, refused);
     debug!(ctx, "refused agent {} port {} reason {}", refused.agent, refused.port, reason as u32);
     if SET_RETVAL.load() == 1 {
-        let stop_errno = match state {
-            Some(state) => state.errno,
-            None => 0,
-        };
         // SAFETY: a plain number; the kernel refuses what is no errno and the call then fails with EPERM.
         unsafe { bpf_set_retval(-(reason.errno(stop_errno) as i32)) };
     }
@@ -43,6 +39,7 @@ fn emit(reason: Reason, refused: &Refused) {
         count(Counter::EventsLost);
         return;
     };
+    let (tgid, uid) = caller();
     let event = entry.as_mut_ptr();
     // SAFETY: `event` is the reserved entry; every field is written before it is submitted.
     unsafe {
@@ -52,8 +49,8 @@ fn emit(reason: Reason, refused: &Refused) {
         (*event).port = refused.port;
         (*event).protocol = refused.protocol;
         (*event).agent = refused.agent;
-        (*event).tgid = (bpf_get_current_pid_tgid() >> 32) as u32;
-        (*event).uid = bpf_get_current_uid_gid() as u32;
+        (*event).tgid = tgid;
+        (*event).uid = uid;
         (*event).reason = reason as u32;
     }
     entry.submit(0);

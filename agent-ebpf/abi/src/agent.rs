@@ -26,6 +26,12 @@ pub struct AgentState {
     pub errno: u32,
 }
 
+impl AgentState {
+    /// Stands for an entry that is missing. A value and not an `Option`: what LLVM makes of those (it reuses the
+    /// looked-up pointer as the tag) does not pass the verifier.
+    pub const UNKNOWN: AgentState = AgentState { mode: MODE_ISOLATED, errno: 0 };
+}
+
 /// Value of the `LISTENERS` map, keyed by network namespace cookie: the ports on which the daemon accepts the
 /// connections of agents in that namespace, on 127.0.0.1 and `::1`. Host byte order; 0 means none.
 #[repr(C)]

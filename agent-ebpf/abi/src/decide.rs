@@ -91,10 +91,10 @@ pub struct Attempt {
     pub addr: [u8; 16],
     /// Destination port, host byte order.
     pub port: u32,
-    /// State of the agent; `None` holds it as if isolated.
-    pub state: Option<AgentState>,
-    /// The daemon's ports in this network namespace.
-    pub listener: Option<Listener>,
+    /// State of the agent.
+    pub state: AgentState,
+    /// The daemon's ports in this network namespace; all zero where it has none.
+    pub listener: Listener,
     pub settings: Settings,
     /// `CLOCK_MONOTONIC` nanoseconds.
     pub now_ns: u64,
@@ -112,19 +112,14 @@ pub fn decide_connect(attempt: &Attempt) -> Verdict {
     if attempt.protocol != IPPROTO_TCP {
         return Verdict::Refuse(Reason::Transport);
     }
-    if let Some(listener) = attempt.listener
-        && is_own_port(&attempt.addr, attempt.port, listener)
-    {
+    if is_own_port(&attempt.addr, attempt.port, attempt.listener) {
         return Verdict::Refuse(Reason::OwnPort);
     }
     if daemon_is_gone(attempt) {
         return Verdict::FailOpen;
     }
-    let port = match attempt.listener {
-        Some(listener) if unmap_v4(&attempt.addr).is_some() => listener.port4,
-        Some(listener) => listener.port6,
-        None => 0,
-    };
+    let port =
+        if unmap_v4(&attempt.addr).is_some() { attempt.listener.port4 } else { attempt.listener.port6 };
     if port == 0 { Verdict::Refuse(Reason::NetnsUnknown) } else { Verdict::Redirect(port) }
 }
 
@@ -160,8 +155,8 @@ pub struct Packet {
     pub port: u32,
     /// A TCP reset that carries no payload.
     pub bare_reset: bool,
-    /// State of the agent; `None` holds it as if isolated.
-    pub state: Option<AgentState>,
+    /// State of the agent.
+    pub state: AgentState,
     pub settings: Settings,
 }
 
@@ -195,8 +190,8 @@ pub fn is_own_port(addr: &[u8; 16], port: u32, listener: Listener) -> bool {
 }
 
 #[inline(always)]
-fn is_running(state: Option<AgentState>) -> bool {
-    matches!(state, Some(state) if state.mode == MODE_RUN)
+fn is_running(state: AgentState) -> bool {
+    state.mode == MODE_RUN
 }
 
 #[inline(always)]
@@ -226,7 +221,7 @@ mod tests {
     use crate::origin::map_v4;
 
     const LISTENER: Listener = Listener { port4: 4040, port6: 6060 };
-    const RUN: Option<AgentState> = Some(AgentState { mode: MODE_RUN, errno: 0 });
+    const RUN: AgentState = AgentState { mode: MODE_RUN, errno: 0 };
 
     fn tcp(addr: [u8; 16], port: u32) -> Attempt {
         Attempt {
@@ -234,7 +229,7 @@ mod tests {
             addr,
             port,
             state: RUN,
-            listener: Some(LISTENER),
+            listener: LISTENER,
             settings: Settings::default(),
             now_ns: 0,
         }
@@ -252,9 +247,11 @@ mod tests {
 
     #[test]
     fn isolated_agent_is_refused_with_the_chosen_errno() {
-        for state in
-            [None, Some(AgentState { mode: MODE_ISOLATED, errno: 0 }), Some(AgentState { mode: 7, errno: 0 })]
-        {
+        for state in [
+            AgentState::UNKNOWN,
+            AgentState { mode: MODE_ISOLATED, errno: 0 },
+            AgentState { mode: 7, errno: 0 },
+        ] {
             let attempt = Attempt { state, ..v4(80) };
             assert_eq!(decide_connect(&attempt), Verdict::Refuse(Reason::Stopped));
             assert_eq!(
@@ -268,9 +265,9 @@ mod tests {
 
     #[test]
     fn namespace_without_a_listener_is_refused() {
-        let attempt = Attempt { listener: None, ..v4(80) };
+        let attempt = Attempt { listener: Listener::default(), ..v4(80) };
         assert_eq!(decide_connect(&attempt), Verdict::Refuse(Reason::NetnsUnknown));
-        let v4_only = Attempt { listener: Some(Listener { port4: 4040, port6: 0 }), ..tcp([0x20; 16], 80) };
+        let v4_only = Attempt { listener: Listener { port4: 4040, port6: 0 }, ..tcp([0x20; 16], 80) };
         assert_eq!(decide_connect(&v4_only), Verdict::Refuse(Reason::NetnsUnknown));
     }
 
@@ -292,7 +289,7 @@ mod tests {
         let open = Settings { fail_open: 1, ..stale };
         assert_eq!(decide_connect(&Attempt { settings: open, now_ns: 9, ..v4(80) }), Verdict::FailOpen);
         assert_eq!(decide_connect(&Attempt { settings: open, now_ns: 5, ..v4(80) }), Verdict::Redirect(4040));
-        let stopped = Attempt { settings: open, now_ns: 9, state: None, ..v4(80) };
+        let stopped = Attempt { settings: open, now_ns: 9, state: AgentState::UNKNOWN, ..v4(80) };
         assert_eq!(decide_connect(&stopped), Verdict::Refuse(Reason::Stopped), "a stop outlives the daemon");
     }
 
@@ -331,7 +328,7 @@ mod tests {
             settings: Settings::default(),
         };
         assert_eq!(decide_packet(&tcp), None);
-        let stopped = Packet { state: None, ..tcp };
+        let stopped = Packet { state: AgentState::UNKNOWN, ..tcp };
         assert_eq!(decide_packet(&stopped), Some(Reason::Stopped));
         assert_eq!(decide_packet(&Packet { bare_reset: true, ..stopped }), None);
         let forged = Packet { bare_reset: true, kind: 3, ..stopped };

@@ -6,11 +6,21 @@ use std::io::{self, ErrorKind};
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path, PathBuf};
+use std::sync::OnceLock;
 
 use anyhow::{Context as _, bail};
 
 /// Where cgroup v2 is mounted, on hybrid hosts too.
 pub fn root() -> anyhow::Result<PathBuf> {
+    static ROOT: OnceLock<PathBuf> = OnceLock::new();
+    if let Some(root) = ROOT.get() {
+        return Ok(root.clone());
+    }
+    let root = find_root()?;
+    Ok(ROOT.get_or_init(|| root).clone())
+}
+
+fn find_root() -> anyhow::Result<PathBuf> {
     let text = fs::read_to_string("/proc/self/mountinfo").context("read /proc/self/mountinfo")?;
     let mounts: Vec<PathBuf> = text.lines().filter_map(parse_mount).collect();
     if mounts.is_empty() {
@@ -34,8 +44,17 @@ pub fn id(dir: &Path) -> anyhow::Result<u64> {
 pub fn path_of(id: u64) -> anyhow::Result<PathBuf> {
     let root = root()?;
     let mount = File::open(&root).with_context(|| format!("open {}", root.display()))?;
-    let dir = open_by_id(&mount, id)?;
-    let path = fs::read_link(format!("/proc/self/fd/{}", dir.as_raw_fd())).context("read /proc/self/fd")?;
+    let path = match open_by_id(&mount, id) {
+        Ok(dir) => {
+            fs::read_link(format!("/proc/self/fd/{}", dir.as_raw_fd())).context("read /proc/self/fd")?
+        }
+        // Needs CAP_DAC_READ_SEARCH; a walk does not.
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => subtree(&root)?
+            .into_iter()
+            .find(|dir| self::id(dir).is_ok_and(|found| found == id))
+            .unwrap_or_default(),
+        Err(error) => return Err(error.into()),
+    };
     if !path.starts_with(&root) || !path.is_dir() {
         return Err(io::Error::from(ErrorKind::NotFound).into());
     }

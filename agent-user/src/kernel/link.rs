@@ -60,7 +60,7 @@ pub(super) struct Links {
 impl Links {
     /// The links pinned in a folder, made if absent.
     pub(super) fn open(dir: PathBuf) -> anyhow::Result<Links> {
-        fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
+        super::create_dir(&dir)?;
         let mut open = BTreeMap::new();
         for place in pinned(&dir)? {
             let path = dir.join(place.file_name());
@@ -77,17 +77,21 @@ impl Links {
         &self,
         hook: Hook,
         cgroup_dir: &Path,
+        cgroup_id: u64,
         program: BorrowedFd<'_>,
     ) -> anyhow::Result<()> {
-        let cgroup_id = cgroup::id(cgroup_dir)?;
         let place = Place::new(hook, cgroup_id);
         let path = self.dir.join(place.file_name());
         let subject = || format!("attach {} to {}", hook.name, cgroup_dir.display());
         let mut open = self.lock();
         if let Some(link) = open.get(&place)
             && path.exists()
-            && sys::link_info(link.as_fd()).is_ok_and(|info| info.cgroup_id == cgroup_id)
+            && let Ok(info) = sys::link_info(link.as_fd())
+            && info.cgroup_id == cgroup_id
         {
+            if info.program_id == sys::program_id(program).with_context(subject)? {
+                return Ok(());
+            }
             return sys::update_link(link.as_fd(), program).with_context(subject);
         }
         let cgroup = File::open(cgroup_dir).with_context(|| format!("open {}", cgroup_dir.display()))?;
@@ -97,13 +101,6 @@ impl Links {
         sys::pin(link.as_fd(), &path).with_context(|| format!("pin link {}", path.display()))?;
         open.insert(place, link);
         Ok(())
-    }
-
-    /// Whether a living link is in place.
-    pub(super) fn is_attached(&self, place: &Place) -> bool {
-        self.lock().get(place).is_some_and(|link| {
-            sys::link_info(link.as_fd()).is_ok_and(|info| info.cgroup_id == place.cgroup_id)
-        })
     }
 
     /// Detaches and unpins.
@@ -141,8 +138,27 @@ impl Links {
     }
 }
 
+/// Detaches every link pinned in a folder, even those that a living daemon holds open.
+pub(super) fn detach_pinned(dir: &Path) -> anyhow::Result<()> {
+    for place in pinned(dir)? {
+        let path = dir.join(place.file_name());
+        let link = sys::open_pin(&path).with_context(|| format!("open link {}", path.display()))?;
+        match sys::detach_link(link.as_fd()) {
+            // The cgroup is gone, and the link with it.
+            Err(error) if error.raw_os_error() != Some(libc::ENOLINK) => {
+                return Err(error).with_context(|| format!("detach {}", path.display()));
+            }
+            _ => unpin(&path)?,
+        }
+    }
+    Ok(())
+}
+
 fn pinned(dir: &Path) -> anyhow::Result<Vec<Place>> {
     let mut places = Vec::new();
+    if !dir.exists() {
+        return Ok(places);
+    }
     for entry in fs::read_dir(dir).with_context(|| format!("read {}", dir.display()))? {
         places.extend(entry?.file_name().to_str().and_then(Place::parse));
     }

@@ -1,6 +1,5 @@
 //! Loads the kernel object against the pinned maps. Attaches nothing.
 
-use std::fs;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::Path;
 
@@ -65,7 +64,7 @@ pub(super) fn load(pin_dir: &Path) -> anyhow::Result<Object> {
         bail!("built without the kernel object; run `cargo xtask ebpf`, then build again");
     }
     let dir = maps_dir(pin_dir);
-    fs::create_dir_all(&dir).with_context(|| format!("create {} (mount bpffs there)", dir.display()))?;
+    super::create_dir(&dir)?;
     let mut loader = EbpfLoader::new();
     let set_retval = u32::from(kernel_has_set_retval());
     let level = if tracing::enabled!(target: "agent_ebpf", tracing::Level::DEBUG) {

@@ -18,6 +18,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::ops::Deref;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -85,14 +86,15 @@ impl Kernel {
     /// Makes the hooks sit on exactly these cgroups: new ones get them, ones that left the list lose them.
     pub fn sync_attach(&self, attach: &[PathBuf]) -> anyhow::Result<()> {
         let mut wanted = BTreeSet::new();
-        for dir in attach {
-            for hook in HOOKS {
-                wanted.insert(Place::new(hook, cgroup::id(dir)?));
-                self.put(hook, dir)?;
-            }
+        let branches = attach.iter().flat_map(|dir| HOOKS.map(|hook| (hook, dir)));
+        for (hook, dir) in branches.chain([(ESTABLISH, &self.own_branch)]) {
+            match self.put(hook, dir) {
+                Ok(cgroup_id) => wanted.insert(Place::new(hook, cgroup_id)),
+                // Listed a moment ago, removed since: nobody is left in it.
+                Err(error) if cgroup::is_gone(&error) => continue,
+                Err(error) => return Err(error),
+            };
         }
-        wanted.insert(Place::new(ESTABLISH, cgroup::id(&self.own_branch)?));
-        self.put(ESTABLISH, &self.own_branch)?;
         for place in self.links.places() {
             if place.hook != EGRESS.name && !wanted.contains(&place) {
                 self.links.remove(&place)?;
@@ -142,6 +144,12 @@ impl Kernel {
                 agent_abi::MAX_CGROUP_LEVEL
             );
         }
+        if !self.is_covered(cgroup_dir) {
+            bail!(
+                "hold {}: no hooks on any cgroup above it (add its depth-1 cgroup first)",
+                cgroup_dir.display()
+            );
+        }
         self.put(EGRESS, cgroup_dir)?;
         self.maps.set_agent(cgroup_id, agent)
     }
@@ -186,7 +194,7 @@ impl Kernel {
         {
             let path = entry?.path();
             if path != current {
-                unpin_tree(&path)?;
+                detach_version(&path)?;
             }
         }
         Ok(())
@@ -194,7 +202,13 @@ impl Kernel {
 
     /// Undoes everything below a pin folder, whatever its version: agents run free from here on.
     pub fn detach_all(pin_dir: &Path) -> anyhow::Result<()> {
-        unpin_tree(pin_dir)
+        if !pin_dir.exists() {
+            return Ok(());
+        }
+        for entry in fs::read_dir(pin_dir).with_context(|| format!("read {}", pin_dir.display()))? {
+            detach_version(&entry?.path())?;
+        }
+        fs::remove_dir(pin_dir).with_context(|| format!("remove {}", pin_dir.display()))
     }
 
     // Swaps the packet filter of every held cgroup, and forgets those whose cgroup is gone.
@@ -207,7 +221,7 @@ impl Kernel {
         }
         for cgroup_id in held.into_keys() {
             match cgroup::path_of(cgroup_id) {
-                Ok(dir) => self.put(EGRESS, &dir)?,
+                Ok(dir) => drop(self.put(EGRESS, &dir)?),
                 Err(error) if cgroup::is_gone(&error) => self.let_go(cgroup_id)?,
                 Err(error) => return Err(error).with_context(|| format!("find cgroup {cgroup_id}")),
             }
@@ -215,9 +229,20 @@ impl Kernel {
         Ok(())
     }
 
-    fn put(&self, hook: Hook, dir: &Path) -> anyhow::Result<()> {
+    fn is_covered(&self, cgroup_dir: &Path) -> bool {
+        let places = self.links.places();
+        cgroup_dir
+            .ancestors()
+            .filter_map(|dir| cgroup::id(dir).ok())
+            .any(|id| places.contains(&Place { hook: "connect4".to_owned(), cgroup_id: id }))
+    }
+
+    // Gives the id of the cgroup.
+    fn put(&self, hook: Hook, dir: &Path) -> anyhow::Result<u64> {
+        let cgroup_id = cgroup::id(dir)?;
         let object = lock(&self.object);
-        self.links.ensure(hook, dir, object.program(hook)?)
+        self.links.ensure(hook, dir, cgroup_id, object.program(hook)?)?;
+        Ok(cgroup_id)
     }
 }
 
@@ -275,13 +300,23 @@ fn is_bpffs(path: &Path) -> bool {
         .is_ok_and(|statfs| statfs.filesystem_type() == nix::sys::statfs::FsType(libc::BPF_FS_MAGIC))
 }
 
-fn unpin_tree(path: &Path) -> anyhow::Result<()> {
-    match fs::remove_dir_all(path) {
+fn detach_version(dir: &Path) -> anyhow::Result<()> {
+    link::detach_pinned(&dir.join("links"))?;
+    match fs::remove_dir_all(dir) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
-            Err(error).with_context(|| format!("unpin {}", path.display()))
+            Err(error).with_context(|| format!("unpin {}", dir.display()))
         }
         _ => Ok(()),
     }
+}
+
+// For root only: a pinned map is as good as the stop word.
+fn create_dir(dir: &Path) -> anyhow::Result<()> {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir)
+        .with_context(|| format!("create {} (mount bpffs there)", dir.display()))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

@@ -62,6 +62,8 @@ pub(super) struct MapInfo {
 unsafe impl Plain for LinkInfo {}
 // SAFETY: as above.
 unsafe impl Plain for MapInfo {}
+// SAFETY: as above.
+unsafe impl Plain for [u32; 2] {}
 
 pub(super) fn pin(fd: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     let path = c_path(path)?;
@@ -97,6 +99,18 @@ pub(super) fn update_link(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::
 
 pub(super) fn link_info(link: BorrowedFd<'_>) -> io::Result<LinkInfo> {
     info(link)
+}
+
+/// Detaches a link by force, whoever else holds it.
+pub(super) fn detach_link(link: BorrowedFd<'_>) -> io::Result<()> {
+    bpf(Command::LinkDetach, &link.as_raw_fd().cast_unsigned()).map(drop)
+}
+
+/// The id of a program, as in [`LinkInfo::program_id`].
+pub(super) fn program_id(program: BorrowedFd<'_>) -> io::Result<u32> {
+    // `struct bpf_prog_info` begins with type and id; the kernel fills what fits.
+    let [_, id] = info::<[u32; 2]>(program)?;
+    Ok(id)
 }
 
 pub(super) fn map_info(map: BorrowedFd<'_>) -> io::Result<MapInfo> {
@@ -191,6 +205,7 @@ enum Command {
     ObjInfo = 15,
     LinkCreate = 28,
     LinkUpdate = 29,
+    LinkDetach = 34,
 }
 
 // The arms of `union bpf_attr`. The kernel takes the rest of the union as zero.

@@ -1,0 +1,66 @@
+//! Drives `agent-probe`, a process that does on command what an agent might do.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+/// A running probe; it ends with this.
+#[derive(Debug)]
+pub struct Probe {
+    child: Child,
+    commands: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Probe {
+    /// Starts the program at `path`, which a test knows as `env!("CARGO_BIN_EXE_agent-probe")`.
+    pub fn start(path: &Path) -> Probe {
+        let mut child = Command::new(path)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("agent-probe starts");
+        let commands = child.stdin.take().expect("its input is a pipe");
+        let answers = BufReader::new(child.stdout.take().expect("its output is a pipe"));
+        Probe { child, commands, answers }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// One command, one line of answer.
+    pub fn ask(&mut self, command: &str) -> String {
+        self.tell(command);
+        self.answer()
+    }
+
+    /// Sends a command without waiting.
+    pub fn tell(&mut self, command: &str) {
+        writeln!(self.commands, "{command}").expect("the probe listens");
+    }
+
+    /// The next line of answer.
+    pub fn answer(&mut self) -> String {
+        let mut line = String::new();
+        self.answers.read_line(&mut line).expect("the probe answers");
+        line.trim_end().to_owned()
+    }
+
+    /// A command that must succeed; gives what follows `ok`.
+    #[track_caller]
+    pub fn must(&mut self, command: &str) -> String {
+        let answer = self.ask(command);
+        match answer.strip_prefix("ok") {
+            Some(rest) => rest.trim_start().to_owned(),
+            None => panic!("{command}: {answer}"),
+        }
+    }
+}
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

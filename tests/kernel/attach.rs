@@ -1,0 +1,149 @@
+//! Attaching, staying attached, and letting go.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Read as _;
+use std::os::fd::AsFd as _;
+use std::time::Duration;
+
+use agent_abi::{AgentState, MODE_ISOLATED};
+use interlock::kernel::{Kernel, Maps, cgroup};
+
+use crate::lab::{AGENT, Lab, until};
+
+#[test]
+#[cfg_attr(not(feature = "root-tests"), ignore = "needs root and BPF")]
+fn pins_hold_when_the_daemon_is_gone() {
+    let lab = Lab::new();
+    let mut agent = lab.agent();
+    let handle = lab.connected(&mut agent, "192.0.2.7:80");
+    let (mut stream, _) = lab.accept4();
+    stream.set_read_timeout(Some(Duration::from_millis(200))).expect("a socket");
+    let pins = lab.pins().to_owned();
+    assert_eq!(
+        fs::read_dir(pins.join("v1/links")).expect("links").count(),
+        12,
+        "hooks, own establish, egress"
+    );
+    // Every descriptor of programs, links and maps goes; what is left is what is pinned.
+    drop(lab.kernel);
+    agent.must(&format!("send {handle} alive"));
+    let mut heard = [0; 16];
+    assert_eq!(stream.read(&mut heard).expect("bytes"), 5);
+    let maps = Maps::open(&pins).expect("the pins open");
+    maps.set_state(AGENT, AgentState { mode: MODE_ISOLATED, errno: 0 }).expect("set_state");
+    let fresh = agent.must("socket 2 1 0");
+    assert_eq!(agent.ask(&format!("connect {fresh} 192.0.2.7:80")), "err EPERM");
+    agent.must(&format!("send {handle} silent"));
+    assert!(stream.read(&mut heard).is_err(), "the packet filter is in force");
+}
+
+#[test]
+#[cfg_attr(not(feature = "root-tests"), ignore = "needs root and BPF")]
+fn next_daemon_takes_over_under_load_and_nothing_slips() {
+    let lab = Lab::new();
+    let mut agent = lab.agent();
+    lab.isolate();
+    agent.tell("hammer 127.0.0.1:9 1500");
+    let mut swaps = 0;
+    let started = std::time::Instant::now();
+    while started.elapsed().as_millis() < 1400 {
+        drop(Kernel::attach(&lab.options()).expect("attach again"));
+        swaps += 1;
+    }
+    let answer = agent.answer();
+    let (outcome, count) = answer.trim_start_matches("ok ").split_once('=').expect("one outcome");
+    assert_eq!(outcome, "EPERM", "{answer}");
+    assert!(swaps >= 3 && count.parse::<u32>().expect("a count") > 100, "{swaps} swaps, {answer}");
+    assert_eq!(lab.kernel.held().expect("held"), BTreeMap::from([(lab.agent_id(), AGENT)]));
+}
+
+#[test]
+#[cfg_attr(not(feature = "root-tests"), ignore = "needs root and BPF")]
+fn connections_keep_their_destination_while_programs_are_swapped() {
+    let lab = Lab::new();
+    let mut agent = lab.agent();
+    agent.tell("hammer 192.0.2.7:443 1000");
+    let started = std::time::Instant::now();
+    let mut accepted = 0;
+    lab.listener4.set_nonblocking(true).expect("it is a socket");
+    while started.elapsed().as_millis() < 1000 {
+        drop(Kernel::attach(&lab.options()).expect("attach again"));
+        while let Ok((stream, _)) = lab.listener4.accept() {
+            assert_eq!(lab.kernel.origin(stream.as_fd()).map(|origin| origin.port), Some(443));
+            accepted += 1;
+        }
+    }
+    let answer = agent.answer();
+    assert_eq!(answer.split(' ').count(), 2, "one outcome: {answer}");
+    assert!(answer.starts_with("ok connected="), "{answer}");
+    assert!(accepted > 20, "{accepted} of {answer}");
+}
+
+#[test]
+#[cfg_attr(not(feature = "root-tests"), ignore = "needs root and BPF")]
+fn removed_cgroup_shows_as_detached_and_is_forgotten_by_the_next_daemon() {
+    let lab = Lab::new();
+    let id = lab.agent_id();
+    fs::remove_dir(lab.agent_dir()).expect("nobody is inside");
+    let health = until("the link to die", || {
+        let dead: Vec<_> = lab.kernel.health().into_iter().filter(|link| !link.attached).collect();
+        (!dead.is_empty()).then_some(dead)
+    });
+    assert_eq!(health.len(), 1);
+    assert_eq!(health[0].name, "egress");
+    let next = Kernel::attach(&lab.options()).expect("attach again");
+    assert!(!next.held().expect("held").contains_key(&id));
+    assert!(next.health().iter().all(|link| link.attached));
+}
+
+#[test]
+#[cfg_attr(not(feature = "root-tests"), ignore = "needs root and BPF")]
+fn cgroup_below_no_hook_is_not_pretended_to_be_held() {
+    let lab = Lab::new();
+    let other = agent_tests::cgroup::Cgroup::create(&cgroup::root().expect("cgroup v2 is mounted"));
+    let id = cgroup::id(other.dir()).expect("it is there");
+    let error = lab.kernel.hold(other.dir(), id, AGENT).expect_err("no hook there");
+    assert!(error.to_string().contains("no hooks"), "{error:#}");
+    let error = lab.kernel.hold(lab.agent_dir(), id, AGENT).expect_err("another id");
+    assert!(error.to_string().contains("is cgroup"), "{error:#}");
+}
+
+#[test]
+#[cfg_attr(not(feature = "root-tests"), ignore = "needs root and BPF")]
+fn attach_points_follow_the_list() {
+    let lab = Lab::new();
+    let other = agent_tests::cgroup::Cgroup::create(&cgroup::root().expect("cgroup v2 is mounted"));
+    lab.kernel.sync_attach(&[lab.branch().to_owned(), other.dir().to_owned()]).expect("sync");
+    assert_eq!(lab.kernel.health().len(), 22);
+    lab.kernel.sync_attach(&[lab.branch().to_owned()]).expect("sync");
+    assert_eq!(lab.kernel.health().len(), 12);
+}
+
+#[test]
+#[cfg_attr(not(feature = "root-tests"), ignore = "needs root and BPF")]
+fn enrolling_a_hundred_times_leaves_nothing() {
+    let lab = Lab::new();
+    for _ in 0..100 {
+        lab.let_go();
+        assert_eq!(lab.kernel.held().expect("held"), BTreeMap::new());
+        lab.hold();
+    }
+    assert_eq!(lab.kernel.health().len(), 12);
+    let mut agent = lab.agent();
+    lab.connected(&mut agent, "192.0.2.7:80");
+    assert!(lab.accept4().1.is_some());
+}
+
+#[test]
+#[cfg_attr(not(feature = "root-tests"), ignore = "needs root and BPF")]
+fn detach_lets_agents_run_free() {
+    let lab = Lab::new();
+    let mut agent = lab.agent();
+    lab.isolate();
+    Kernel::detach_all(lab.pins()).expect("detach_all");
+    assert!(!lab.pins().exists());
+    assert!(lab.kernel.health().iter().all(|link| !link.attached), "though the daemon holds them open");
+    let handle = agent.must("socket 2 1 0");
+    assert_eq!(agent.ask(&format!("connect {handle} 192.0.2.7:80")), "err ENETUNREACH", "no route there");
+}

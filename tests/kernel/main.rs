@@ -1,0 +1,8 @@
+//! The kernel side against the real kernel: own cgroups, own network namespaces, own pins, nothing of anyone
+//! else's. Needs root, BPF and cgroup v2: `cargo test -p agent-tests --features root-tests --test kernel`.
+
+mod attach;
+mod bypass;
+mod lab;
+mod redirect;
+mod stop;
