@@ -68,13 +68,21 @@ impl Listeners {
         // A namespace may have no IPv6 on its loopback; agents are then refused over IPv6.
         let v6 = self.listen(&netns, Ipv6Addr::LOCALHOST.into());
         let port = |listener: &io::Result<TcpListener>| {
-            listener.as_ref().ok().and_then(|listener| listener.local_addr().ok()).map_or(0, |addr| addr.port().into())
+            listener
+                .as_ref()
+                .ok()
+                .and_then(|listener| listener.local_addr().ok())
+                .map_or(0, |addr| addr.port().into())
         };
         let ports = Listener { port4: port(&v4), port6: port(&v6) };
         if let (Err(error), Err(_)) = (&v4, &v6) {
             anyhow::bail!("listen in network namespace {cookie}: {error} (is its loopback interface up?)");
         }
-        let tasks = [v4, v6].into_iter().flatten().map(|listener| self.accept(listener, Arc::clone(&netns))).collect();
+        let tasks = [v4, v6]
+            .into_iter()
+            .flatten()
+            .map(|listener| self.accept(listener, Arc::clone(&netns)))
+            .collect();
         self.parts.kernel.set_listener(cookie, ports)?;
         info!(netns = cookie, port4 = ports.port4, port6 = ports.port6, "listening");
         listening.insert(identity, Listening { cookie, used: Instant::now(), tasks });

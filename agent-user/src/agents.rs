@@ -95,14 +95,17 @@ impl Agents {
     /// The agent in whose cgroup a process is. Also `Some` for cgroups nested below an agent's.
     pub fn of_cgroup(&self, path: &str) -> Option<Arc<Agent>> {
         let held = self.held_now();
-        let inside = |agent: &str| path.strip_prefix(agent).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        let inside = |agent: &str| {
+            path.strip_prefix(agent).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
         held.iter().find(|(agent, _)| inside(agent)).map(|(_, held)| Arc::clone(&held.agent))
     }
 
     /// Makes the kernel's state of an agent what the stops in force say.
     pub fn apply_stops(&self, agent: &Agent) -> Result<()> {
         let rules = self.gate.rules();
-        let isolated = rules.stops.iter().any(|stop| stop.level >= Level::Isolate && stop.selector.matches(&agent.name));
+        let isolated =
+            rules.stops.iter().any(|stop| stop.level >= Level::Isolate && stop.selector.matches(&agent.name));
         let mode = if isolated { MODE_ISOLATED } else { MODE_RUN };
         self.kernel.set_state(agent.number, AgentState { mode, errno: 0 })
     }
@@ -123,7 +126,13 @@ impl Agents {
         Ok(agent)
     }
 
-    fn hold(&self, held: &mut BTreeMap<String, Held>, path: &str, name: &str, made: Option<Instant>) -> Result<()> {
+    fn hold(
+        &self,
+        held: &mut BTreeMap<String, Held>,
+        path: &str,
+        name: &str,
+        made: Option<Instant>,
+    ) -> Result<()> {
         let dir = self.dir(path);
         let id = cgroup::id(&dir)?;
         if held.get(path).is_some_and(|known| known.id == id) {
@@ -144,7 +153,12 @@ impl Agents {
             if let Err(error) = self.hold(&mut held, &found.path, &found.name, None) {
                 // The cgroup may have vanished between the walk and the look at it.
                 if self.dir(&found.path).exists() {
-                    warn!(cgroup = found.path, agent = found.name, error = format!("{error:#}"), "agent not held");
+                    warn!(
+                        cgroup = found.path,
+                        agent = found.name,
+                        error = format!("{error:#}"),
+                        "agent not held"
+                    );
                 }
             }
         }
@@ -174,7 +188,8 @@ impl Agents {
         let known: HashMap<u64, u32> = self.kernel.held()?.into_iter().collect();
         let exec = self.dir(&self.exec_cgroup);
         for dir in cgroup::children(&exec).unwrap_or_default() {
-            let Some(name) = cgroup::id(&dir).ok().and_then(|id| known.get(&id)).and_then(|number| names.get(number))
+            let Some(name) =
+                cgroup::id(&dir).ok().and_then(|id| known.get(&id)).and_then(|number| names.get(number))
             else {
                 continue;
             };

@@ -220,22 +220,29 @@ impl Daemon {
         let kernel_log = self.parts.kernel.take_log()?;
         tokio::spawn(kernel_log.forward());
         let rules_changed = self.reloader.as_ref().and_then(|reloader| {
-            let dir = reloader.path().parent()?;
-            reload::watch(dir).inspect_err(|error| warn!(error = format!("{error:#}"), "rules reload on SIGHUP only")).ok()
+            reload::watch(reloader.path())
+                .inspect_err(|error| warn!(error = format!("{error:#}"), "rules reload on SIGHUP only"))
+                .ok()
         });
         let (_rules_watcher, mut rules_changed) = rules_changed.unzip();
-        let (mut tree_watcher, mut tree_changed) = reload::watcher()?;
+        let (mut tree_watcher, mut tree_changed) = reload::watcher(|event| !event.kind.is_modify())?;
         let mut watched: Vec<PathBuf> = Vec::new();
         info!(agents = self.config.agents.len(), "running");
         loop {
             tokio::select! {
                 _ = terminate.recv() => break,
                 _ = interrupt.recv() => break,
-                _ = hangup.recv() => self.reload(),
+                _ = hangup.recv() => {
+                    if let Some(reloader) = &self.reloader {
+                        reloader.reload();
+                    }
+                }
                 () = changed(rules_changed.as_mut()) => {
                     // Let a writer finish: many write in several steps.
                     sleep(Duration::from_millis(50)).await;
-                    self.reload();
+                    if let Some(reloader) = &self.reloader {
+                        reloader.reload_if_changed();
+                    }
                 }
                 event = events.next() => self.report(&event?),
                 _ = beat.tick() => self.beat(),
@@ -245,12 +252,6 @@ impl Daemon {
         }
         self.drain().await;
         Ok(())
-    }
-
-    fn reload(&self) {
-        if let Some(reloader) = &self.reloader {
-            reloader.reload();
-        }
     }
 
     fn beat(&self) {
@@ -285,11 +286,18 @@ impl Daemon {
             && let Ok(netns) = Netns::of_pid(event.tgid)
             && let Err(error) = self.listeners.ensure(netns)
         {
-            warn!(pid = event.tgid, error = format!("{error:#}"), "no listener for an agent's network namespace");
+            warn!(
+                pid = event.tgid,
+                error = format!("{error:#}"),
+                "no listener for an agent's network namespace"
+            );
         }
         let agent = self.parts.agents.by_number(event.agent);
         let rules = self.parts.gate.rules();
-        let stop = agent.as_ref().filter(|_| reason == Some(Reason::Stopped)).and_then(|agent| rules.stop_for(&agent.name));
+        let stop = agent
+            .as_ref()
+            .filter(|_| reason == Some(Reason::Stopped))
+            .and_then(|agent| rules.stop_for(&agent.name));
         if let Some(agent) = &agent
             && reason == Some(Reason::Stopped)
         {

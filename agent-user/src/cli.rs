@@ -169,7 +169,9 @@ impl Args {
             Command::Release { id, reason } => {
                 let order = ReleaseOrder { reason: reason.clone() };
                 let stop = client.post(&format!("/v1/stops/{id}/release"), &order)?;
-                self.print(&stop, |stop| format!("released {} ({})", text(&stop["id"]), text(&stop["scope"]["agent"])));
+                self.print(&stop, |stop| {
+                    format!("released {} ({})", text(&stop["id"]), text(&stop["scope"]["agent"]))
+                });
             }
             Command::Stops => self.print(&client.get("/v1/stops")?, stops_table),
             Command::Agents => self.print(&client.get("/v1/agents")?, agents_table),
@@ -189,10 +191,13 @@ impl Args {
             }
             Command::Policy { command: PolicyCommand::Check { file } } => {
                 let policy = reload::load(file).context(BadConfig)?;
-                self.print(&json!({"rules": policy.len()}), |_| format!("{}: {} rules, good", file.display(), policy.len()));
+                self.print(&json!({"rules": policy.len()}), |_| {
+                    format!("{}: {} rules, good", file.display(), policy.len())
+                });
             }
             Command::Config { command: ConfigCommand::Schema { rules } } => {
-                let schema = if *rules { schemars::schema_for!(PolicyFile) } else { schemars::schema_for!(Config) };
+                let schema =
+                    if *rules { schemars::schema_for!(PolicyFile) } else { schemars::schema_for!(Config) };
                 print_json(&serde_json::to_value(schema)?);
             }
             Command::Log { follow, path } => {
@@ -204,13 +209,22 @@ impl Args {
             }
             Command::Detach { pin_dir } => {
                 crate::kernel::Kernel::detach_all(pin_dir)?;
-                self.print(&json!({"detached": pin_dir}), |_| format!("detached {}; agents run free", pin_dir.display()));
+                self.print(&json!({"detached": pin_dir}), |_| {
+                    format!("detached {}; agents run free", pin_dir.display())
+                });
             }
         }
         Ok(ExitCode::SUCCESS)
     }
 
-    fn stop(&self, client: &Client, selectors: &[String], reason: &str, level: Level, wait: SignedDuration) -> Result<ExitCode> {
+    fn stop(
+        &self,
+        client: &Client,
+        selectors: &[String],
+        reason: &str,
+        level: Level,
+        wait: SignedDuration,
+    ) -> Result<ExitCode> {
         let agent = match selectors {
             [selector] => selector.strip_prefix("agent="),
             _ => None,
@@ -279,8 +293,12 @@ fn stop_text(answer: &Value) -> String {
     let mut text_ = if answer["in_force"] == true {
         format!(
             "stop {} is in force since {} ({} {}, ordered {} by {})\n",
-            text(&stop["id"]), text(&stop["in_force_at"]), text(&stop["level"]), text(&stop["scope"]["agent"]),
-            text(&stop["issued_at"]), text(&stop["by"]["user"]),
+            text(&stop["id"]),
+            text(&stop["in_force_at"]),
+            text(&stop["level"]),
+            text(&stop["scope"]["agent"]),
+            text(&stop["issued_at"]),
+            text(&stop["by"]["user"]),
         )
     } else {
         format!("stop {} is NOT in force\n", text(&stop["id"]))
@@ -295,8 +313,14 @@ fn stop_text(answer: &Value) -> String {
     for agent in agents {
         text_ += &format!(
             "  {}: {} processes, {} connections{}\n",
-            text(&agent["agent"]), agent["processes"], agent["connections"],
-            if agent["isolated"] == true { format!(", isolated, {} sockets destroyed", agent["sockets_destroyed"]) } else { String::new() },
+            text(&agent["agent"]),
+            agent["processes"],
+            agent["connections"],
+            if agent["isolated"] == true {
+                format!(", isolated, {} sockets destroyed", agent["sockets_destroyed"])
+            } else {
+                String::new()
+            },
         );
     }
     let calls = answer["calls"].as_array().map_or(&[][..], |calls| calls);
@@ -316,8 +340,13 @@ fn calls_table(calls: &[Value]) -> Table {
             late => format!("{} bytes {}", late["bytes"], text(&late["digest"])),
         };
         table.add_row([
-            text(&call["agent"]), text(&call["server"]), text(&call["method"]), text(&call["tool"]),
-            text(&call["rpc_id"]), text(&call["fate"]), late,
+            text(&call["agent"]),
+            text(&call["server"]),
+            text(&call["method"]),
+            text(&call["tool"]),
+            text(&call["rpc_id"]),
+            text(&call["fate"]),
+            late,
         ]);
     }
     table
@@ -335,8 +364,14 @@ fn stops_table(value: &Value) -> String {
         let agents: Vec<String> = entry["agents"].as_array().into_iter().flatten().map(text).collect();
         let calls = entry["calls"].as_array().map_or(0, Vec::len);
         table.add_row([
-            text(&stop["id"]), text(&stop["scope"]["agent"]), text(&stop["level"]), text(&stop["issued_at"]),
-            text(&stop["by"]["user"]), text(&stop["reason"]), agents.join(" "), calls.to_string(),
+            text(&stop["id"]),
+            text(&stop["scope"]["agent"]),
+            text(&stop["level"]),
+            text(&stop["issued_at"]),
+            text(&stop["by"]["user"]),
+            text(&stop["reason"]),
+            agents.join(" "),
+            calls.to_string(),
         ]);
     }
     table.to_string()
@@ -345,15 +380,20 @@ fn stops_table(value: &Value) -> String {
 fn agents_table(value: &Value) -> String {
     let agents = value["agents"].as_array().map_or(&[][..], |agents| agents);
     if agents.is_empty() {
-        return "no agent is held; see `agents:` in the configuration, or start one with `interlock exec`".to_owned();
+        return "no agent is held; see `agents:` in the configuration, or start one with `interlock exec`"
+            .to_owned();
     }
     let mut table = Table::new();
     table.set_header(["agent", "cgroup", "processes", "connections", "of these MCP", "stopped by"]);
     for agent in agents {
         for cgroup in agent["cgroups"].as_array().into_iter().flatten() {
             table.add_row([
-                text(&agent["agent"]), text(&cgroup["path"]), cgroup["processes"].to_string(),
-                agent["connections"]["open"].to_string(), agent["connections"]["inspected"].to_string(), text(&agent["stop"]),
+                text(&agent["agent"]),
+                text(&cgroup["path"]),
+                cgroup["processes"].to_string(),
+                agent["connections"]["open"].to_string(),
+                agent["connections"]["inspected"].to_string(),
+                text(&agent["stop"]),
             ]);
         }
     }
@@ -367,17 +407,29 @@ fn status_text(status: &Value) -> String {
         error => format!("\n  LAST RELOAD FAILED, the rules before it hold: {}", text(error)),
     };
     let kernel = &status["kernel"];
-    let detached: String = kernel["links"].as_array().into_iter().flatten()
+    let detached: String = kernel["links"]
+        .as_array()
+        .into_iter()
+        .flatten()
         .filter(|link| link["attached"] != true)
         .map(|link| format!("\n  NOT ATTACHED: {} on {}", text(&link["name"]), text(&link["cgroup"])))
         .collect();
     format!(
         "interlock {} (pid {}), up {} s\nkernel: {} programs attached, {} connects redirected, {} refused{detached}\nrules: {} (generation {}, {} rules){reload}\nagents: {} cgroups held, {} connections\nstops in force: {}\nrecords: {} ({} dropped)",
-        text(&status["version"]), status["pid"], status["uptime_s"],
-        kernel["links"].as_array().map_or(0, Vec::len), kernel["counters"]["redirected"], kernel["counters"]["refused"],
-        text(&policy["path"]), status["generation"], policy["rules"],
-        status["agents"], status["connections"], status["stops"],
-        text(&status["records"]["path"]), status["records"]["dropped"],
+        text(&status["version"]),
+        status["pid"],
+        status["uptime_s"],
+        kernel["links"].as_array().map_or(0, Vec::len),
+        kernel["counters"]["redirected"],
+        kernel["counters"]["refused"],
+        text(&policy["path"]),
+        status["generation"],
+        policy["rules"],
+        status["agents"],
+        status["connections"],
+        status["stops"],
+        text(&status["records"]["path"]),
+        status["records"]["dropped"],
     )
 }
 

@@ -166,9 +166,12 @@ fn default_evidence_window() -> SignedDuration {
 impl Config {
     /// Reads and checks a configuration file. Errors carry the file, the place in it and the remedy.
     pub fn load(path: &Path) -> Result<Config> {
-        let mut config: Config = load_yaml(path)?;
+        let text = std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
+        let mut config: Config = parse_yaml(&text, path)?;
         let base = path.parent().unwrap_or(Path::new("/"));
-        for file in [&mut config.state_dir, &mut config.runtime_dir, &mut config.pin_dir, &mut config.records.path] {
+        for file in
+            [&mut config.state_dir, &mut config.runtime_dir, &mut config.pin_dir, &mut config.records.path]
+        {
             *file = base.join(&*file);
         }
         config.rules = config.rules.map(|rules| base.join(rules));
@@ -202,15 +205,16 @@ impl Config {
 
 fn check_cgroup_path(path: &str) -> Result<()> {
     if !path.starts_with('/') || path == "/" || path.split('/').any(|part| part == "..") {
-        bail!("cgroup {path:?}: give a path below the cgroup v2 root, such as /agents.slice; the root itself cannot be held");
+        bail!(
+            "cgroup {path:?}: give a path below the cgroup v2 root, such as /agents.slice; the root itself cannot be held"
+        );
     }
     Ok(())
 }
 
-/// Reads a YAML file strictly. Errors carry the file and the place in it.
-pub fn load_yaml<T: DeserializeOwned>(path: &Path) -> Result<T> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
-    serde_saphyr::from_str(&text).with_context(|| path.display().to_string())
+/// Reads YAML strictly. Errors carry the file and the place in it.
+pub fn parse_yaml<T: DeserializeOwned>(text: &str, path: &Path) -> Result<T> {
+    serde_saphyr::from_str(text).with_context(|| path.display().to_string())
 }
 
 #[cfg(test)]
@@ -240,7 +244,8 @@ mod tests {
 
     #[test]
     fn sizes_times_and_relative_paths_are_understood() {
-        let config = load("version: 1\nrules: rules.yaml\nlimits: {message: 1MiB}\nevidence_window: 3s").unwrap();
+        let config =
+            load("version: 1\nrules: rules.yaml\nlimits: {message: 1MiB}\nevidence_window: 3s").unwrap();
         assert_eq!(config.limits.message.as_u64(), 1 << 20);
         assert_eq!(config.evidence_window, SignedDuration::from_secs(3));
         assert!(config.rules.unwrap().is_absolute());

@@ -298,7 +298,12 @@ impl Connection {
     }
 
     /// Sends an allowed request and relays its answer. `len` is `None` while the body is still on its way.
-    async fn forward(&mut self, head: &RequestHead, len: Option<usize>, judged: &Judged) -> Result<Answered, End> {
+    async fn forward(
+        &mut self,
+        head: &RequestHead,
+        len: Option<usize>,
+        judged: &Judged,
+    ) -> Result<Answered, End> {
         self.batch = judged.batch;
         self.request.clear();
         self.request.extend_from_slice(&self.agent.reader.buffer[..head.len]);
@@ -401,7 +406,8 @@ impl Connection {
 
     /// Notes why the connection ends; dropping it makes the record.
     fn close(mut self, end: End) {
-        if matches!(end, End::Unreachable(_) | End::Network(_) | End::Refused) && self.begun == Begun::Nothing {
+        if matches!(end, End::Unreachable(_) | End::Network(_) | End::Refused) && self.begun == Begun::Nothing
+        {
             // The agent must not take this for an orderly answer.
             if !matches!(end, End::Refused) || self.class != Some(Class::Http) {
                 self.agent.reset_on_close();

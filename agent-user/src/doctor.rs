@@ -31,7 +31,16 @@ pub enum State {
 
 /// Looks at everything.
 pub fn examine(client: &Client) -> Vec<Finding> {
-    vec![kernel_version(), btf(), cgroups(), root_cgroup(), bpffs(), privileges(), raw_packets(), daemon(client)]
+    vec![
+        kernel_version(),
+        btf(),
+        cgroups(),
+        root_cgroup(),
+        bpffs(),
+        privileges(),
+        raw_packets(),
+        daemon(client),
+    ]
 }
 
 /// The report in words.
@@ -52,13 +61,20 @@ fn finding(what: &'static str, state: State, detail: impl Into<String>) -> Findi
 }
 
 fn kernel_version() -> Finding {
-    let release = nix::sys::utsname::uname().map(|name| name.release().to_string_lossy().into_owned()).unwrap_or_default();
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).filter_map(|part| part.parse::<u32>().ok());
+    let release = nix::sys::utsname::uname()
+        .map(|name| name.release().to_string_lossy().into_owned())
+        .unwrap_or_default();
+    let mut numbers =
+        release.split(|c: char| !c.is_ascii_digit()).filter_map(|part| part.parse::<u32>().ok());
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     if version >= OLDEST_KERNEL {
         finding("kernel", State::Good, release)
     } else {
-        finding("kernel", State::Missing, format!("{release}; at least {}.{} is needed", OLDEST_KERNEL.0, OLDEST_KERNEL.1))
+        finding(
+            "kernel",
+            State::Missing,
+            format!("{release}; at least {}.{} is needed", OLDEST_KERNEL.0, OLDEST_KERNEL.1),
+        )
     }
 }
 
@@ -67,7 +83,11 @@ fn btf() -> Finding {
     if Path::new(path).exists() {
         finding("kernel types (BTF)", State::Good, path)
     } else {
-        finding("kernel types (BTF)", State::Missing, format!("{path} does not exist; use a kernel with CONFIG_DEBUG_INFO_BTF"))
+        finding(
+            "kernel types (BTF)",
+            State::Missing,
+            format!("{path} does not exist; use a kernel with CONFIG_DEBUG_INFO_BTF"),
+        )
     }
 }
 
@@ -83,17 +103,25 @@ fn root_cgroup() -> Finding {
     let count = cgroup::root()
         .ok()
         .and_then(|root| std::fs::read_to_string(root.join("cgroup.procs")).ok())
-        .map_or(0, |procs| procs.lines().filter(|pid| Path::new(&format!("/proc/{pid}/exe")).read_link().is_ok()).count());
+        .map_or(0, |procs| {
+            procs.lines().filter(|pid| Path::new(&format!("/proc/{pid}/exe")).read_link().is_ok()).count()
+        });
     if count == 0 {
         finding(what, State::Good, "none")
     } else {
-        finding(what, State::Limited, format!("{count}; a socket one of them makes and hands to an agent is not seen"))
+        finding(
+            what,
+            State::Limited,
+            format!("{count}; a socket one of them makes and hands to an agent is not seen"),
+        )
     }
 }
 
 fn bpffs() -> Finding {
     match nix::sys::statfs::statfs("/sys/fs/bpf") {
-        Ok(fs) if fs.filesystem_type() == nix::sys::statfs::FsType(libc::BPF_FS_MAGIC) => finding("bpffs", State::Good, "/sys/fs/bpf"),
+        Ok(fs) if fs.filesystem_type() == nix::sys::statfs::FsType(libc::BPF_FS_MAGIC) => {
+            finding("bpffs", State::Good, "/sys/fs/bpf")
+        }
         _ => finding("bpffs", State::Limited, "not mounted on /sys/fs/bpf; the daemon mounts it"),
     }
 }
@@ -102,7 +130,11 @@ fn privileges() -> Finding {
     if nix::unistd::geteuid().is_root() {
         finding("privileges", State::Good, "root")
     } else {
-        finding("privileges", State::Limited, "not root; the daemon needs CAP_BPF, CAP_NET_ADMIN, CAP_SYS_ADMIN and CAP_SYS_PTRACE")
+        finding(
+            "privileges",
+            State::Limited,
+            "not root; the daemon needs CAP_BPF, CAP_NET_ADMIN, CAP_SYS_ADMIN and CAP_SYS_PTRACE",
+        )
     }
 }
 
@@ -116,10 +148,16 @@ fn raw_packets() -> Finding {
 
 fn daemon(client: &Client) -> Finding {
     match client.get("/v1/status") {
-        Ok(status) if status["kernel"]["attached"] == true => {
-            finding("daemon", State::Good, format!("version {}, everything attached", status["version"].as_str().unwrap_or("?")))
-        }
-        Ok(_) => finding("daemon", State::Missing, "runs, but a kernel program is detached; `interlock status` names it"),
+        Ok(status) if status["kernel"]["attached"] == true => finding(
+            "daemon",
+            State::Good,
+            format!("version {}, everything attached", status["version"].as_str().unwrap_or("?")),
+        ),
+        Ok(_) => finding(
+            "daemon",
+            State::Missing,
+            "runs, but a kernel program is detached; `interlock status` names it",
+        ),
         Err(error) => finding("daemon", State::Limited, format!("{error:#}")),
     }
 }

@@ -50,10 +50,12 @@ impl Target {
         }
         let destination = conn.destination.to_string();
         let address = conn.destination.ip().to_string();
-        let named = std::str::from_utf8(host).ok().filter(|name| !name.is_empty() && name.len() <= MAX_SERVER);
+        let named =
+            std::str::from_utf8(host).ok().filter(|name| !name.is_empty() && name.len() <= MAX_SERVER);
         let server = named.unwrap_or(&destination);
         let without_port = server.rsplit_once(':').map_or(server, |(name, _)| name);
-        self.scope = rules.policy.scope(&conn.identity.agent.name, &[server, without_port, &destination, &address]);
+        self.scope =
+            rules.policy.scope(&conn.identity.agent.name, &[server, without_port, &destination, &address]);
         if *self.server != *server {
             self.server = server.into();
         }
@@ -93,7 +95,8 @@ pub async fn judge(
         Ok(Payload::NotJsonRpc) => return plain(parts, conn, None),
         Err(fault) => return plain(parts, conn, Some(fault.label())),
     };
-    let mut prepared: Vec<Prepared<'_>> = messages.iter().map(|message| prepare(parts, message, &claims)).collect();
+    let mut prepared: Vec<Prepared<'_>> =
+        messages.iter().map(|message| prepare(parts, message, &claims)).collect();
     if prepared.iter().any(|message| message.call.as_ref().is_none_or(|call| call.is_mcp)) {
         conn.mark_mcp();
     }
@@ -143,7 +146,8 @@ fn prepare<'a>(parts: &Parts, message: &'a Message<'a>, claims: &mcp::Claims<'_>
         Kind::Request { id, .. } => Some(id.raw),
         _ => None,
     };
-    let revision = call.as_ref().filter(|call| call.is_mcp).and_then(|call| mcp::revision(call, claims, None));
+    let revision =
+        call.as_ref().filter(|call| call.is_mcp).and_then(|call| mcp::revision(call, claims, None));
     Prepared {
         call,
         rpc_id,
@@ -176,7 +180,8 @@ impl Prepared<'_> {
             name: self.call.as_ref().and_then(|call| call.name.as_deref()),
         };
         self.verdict = decide(rules, &conn.identity.agent.name, scope, &subject);
-        let mismatch = self.call.as_ref().filter(|call| call.is_mcp).and_then(|call| mcp::mismatch(claims, call));
+        let mismatch =
+            self.call.as_ref().filter(|call| call.is_mcp).and_then(|call| mcp::mismatch(claims, call));
         if let Some(mcp::Mismatch { header, header_value, body_value }) = mismatch {
             let guard = Guard::HeaderMismatch { header, header_value, body_value };
             self.verdict.fired.push(guard.rule().into());
@@ -184,7 +189,15 @@ impl Prepared<'_> {
         }
     }
 
-    async fn record(&self, parts: &Parts, conn: &Conn, server: &str, generation: u64, since: Instant, durable: bool) {
+    async fn record(
+        &self,
+        parts: &Parts,
+        conn: &Conn,
+        server: &str,
+        generation: u64,
+        since: Instant,
+        durable: bool,
+    ) {
         let refusal = self.verdict.refusal.as_ref();
         let agent = &conn.identity.agent;
         let is_mcp = self.call.as_ref().is_none_or(|call| call.is_mcp);

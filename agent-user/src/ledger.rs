@@ -185,7 +185,14 @@ impl Ledger {
     pub fn open(self: &Arc<Self>, identity: Identity, destination: SocketAddr) -> Entry {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let state = State { phase: Phase::Idle, calls: Vec::new(), acted: 0 };
-        let conn = Arc::new(Conn { id, identity, destination, wake: Notify::new(), mcp: AtomicBool::new(false), state: Mutex::new(state) });
+        let conn = Arc::new(Conn {
+            id,
+            identity,
+            destination,
+            wake: Notify::new(),
+            mcp: AtomicBool::new(false),
+            state: Mutex::new(state),
+        });
         self.conns().insert(id, Arc::clone(&conn));
         Entry { ledger: Arc::clone(self), conn }
     }

@@ -117,7 +117,14 @@ impl Orders {
     }
 
     /// Stops agents. `wait` bounds how long fates that are not known yet are waited for.
-    pub async fn stop(&self, selector: Selector, level: Level, reason: &str, by: Operator, wait: Duration) -> Result<Answer> {
+    pub async fn stop(
+        &self,
+        selector: Selector,
+        level: Level,
+        reason: &str,
+        by: Operator,
+        wait: Duration,
+    ) -> Result<Answer> {
         let (issued, issued_at) = (Instant::now(), Timestamp::now());
         let turn = self.turn.lock().await;
         let id = self.state.next_stop_id();
@@ -142,12 +149,19 @@ impl Orders {
         let settled = timeout(SETTLE_WITHIN, self.parts.ledger.settled(&conns, generation)).await;
         if settled.is_err() {
             let left = self.parts.ledger.unsettled(&conns, generation);
-            problems.push(format!("{left} connections have not acted on the stop within {} s", SETTLE_WITHIN.as_secs()));
+            problems.push(format!(
+                "{left} connections have not acted on the stop within {} s",
+                SETTLE_WITHIN.as_secs()
+            ));
         }
         if level >= Level::Isolate {
             self.destroy(&agents, &mut effects).await;
         }
-        problems.extend(effects.iter().filter_map(|effect| effect.error.as_ref().map(|error| format!("{}: {error}", effect.agent))));
+        problems.extend(
+            effects
+                .iter()
+                .filter_map(|effect| effect.error.as_ref().map(|error| format!("{}: {error}", effect.agent))),
+        );
         let in_force = problems.is_empty();
         let in_force_at = Timestamp::now();
         self.parts.metrics.stop_in_force.observe(issued.elapsed().as_secs_f64());
@@ -196,7 +210,12 @@ impl Orders {
         self.state.save_stops(&stops).context("the stop still holds")?;
         self.parts
             .log
-            .record_durably(&Entry::Release(Release { stop: &stop.id, scope: stop.selector.to_string(), reason, by: &by }))
+            .record_durably(&Entry::Release(Release {
+                stop: &stop.id,
+                scope: stop.selector.to_string(),
+                reason,
+                by: &by,
+            }))
             .await;
         self.parts.gate.set_stops(stops);
         for agent in self.parts.agents.matching(&stop.selector) {
@@ -211,11 +230,21 @@ impl Orders {
     /// Every stop in force.
     pub fn in_force(&self) -> Vec<InForce> {
         let rules = self.parts.gate.rules();
-        rules.stops.iter().map(|stop| InForce {
-            stop: StopView::from(&**stop),
-            agents: self.parts.agents.matching(&stop.selector).iter().map(|agent| Arc::clone(&agent.name)).collect(),
-            calls: self.parts.book.caught(&stop.id),
-        }).collect()
+        rules
+            .stops
+            .iter()
+            .map(|stop| InForce {
+                stop: StopView::from(&**stop),
+                agents: self
+                    .parts
+                    .agents
+                    .matching(&stop.selector)
+                    .iter()
+                    .map(|agent| Arc::clone(&agent.name))
+                    .collect(),
+                calls: self.parts.book.caught(&stop.id),
+            })
+            .collect()
     }
 
     /// Sets the gauge of active stops from the stops in force.
@@ -223,14 +252,24 @@ impl Orders {
         let rules = self.parts.gate.rules();
         for level in Level::ALL {
             let count = rules.stops.iter().filter(|stop| stop.level == level).count();
-            self.parts.metrics.stops_active.with_label_values(&[level.label()]).set(i64::try_from(count).unwrap_or(i64::MAX));
+            self.parts
+                .metrics
+                .stops_active
+                .with_label_values(&[level.label()])
+                .set(i64::try_from(count).unwrap_or(i64::MAX));
         }
     }
 
     /// The kernel's part: one map write, from which on connects fail and packets stay.
     fn begin(&self, agent: &Agent, stop: &Stop) -> Effect {
         let applied = self.parts.agents.apply_stops(agent);
-        let processes = self.parts.agents.dirs_of(agent.number).iter().map(|dir| cgroup::procs(dir).map_or(0, |procs| procs.len())).sum();
+        let processes = self
+            .parts
+            .agents
+            .dirs_of(agent.number)
+            .iter()
+            .map(|dir| cgroup::procs(dir).map_or(0, |procs| procs.len()))
+            .sum();
         Effect {
             agent: Arc::clone(&agent.name),
             connections: 0,

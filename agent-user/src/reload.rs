@@ -6,19 +6,28 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result};
 use jiff::Timestamp;
-use notify::{RecursiveMode, Watcher};
+use notify::event::ModifyKind;
+use notify::{EventKind, RecursiveMode, Watcher};
 use serde::Serialize;
 use tokio::sync::mpsc;
 use tracing::{error, info};
 
-use crate::config::load_yaml;
+use crate::config::parse_yaml;
 use crate::decide::policy::{Bias, Policy, PolicyFile};
 use crate::parts::Parts;
 use crate::record::entry::{Entry, PolicyEntry};
 
 /// Reads and checks a rules file.
 pub fn load(path: &Path) -> Result<Policy> {
-    let file: PolicyFile = load_yaml(path)?;
+    parse(&read(path)?, path)
+}
+
+fn read(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))
+}
+
+fn parse(text: &str, path: &Path) -> Result<Policy> {
+    let file: PolicyFile = parse_yaml(text, path)?;
     Policy::compile(file).map_err(anyhow::Error::msg).with_context(|| path.display().to_string())
 }
 
@@ -28,6 +37,8 @@ pub struct Reloader {
     path: PathBuf,
     parts: Arc<Parts>,
     outcome: Mutex<Outcome>,
+    /// The text that was read last, good or bad.
+    text: Mutex<String>,
 }
 
 /// The last reload.
@@ -42,7 +53,9 @@ pub struct Outcome {
 impl Reloader {
     /// The rules of `path` are in force already.
     pub fn new(path: PathBuf, parts: Arc<Parts>) -> Reloader {
-        Reloader { path, parts, outcome: Mutex::new(Outcome { at: Timestamp::now(), error: None }) }
+        let outcome = Mutex::new(Outcome { at: Timestamp::now(), error: None });
+        let text = Mutex::new(read(&path).unwrap_or_default());
+        Reloader { path, parts, outcome, text }
     }
 
     pub fn path(&self) -> &Path {
@@ -53,9 +66,21 @@ impl Reloader {
         self.outcome.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Reads the file if it says something else than when it was read last.
+    pub fn reload_if_changed(&self) {
+        // An unreadable file is a change too, once.
+        let text = read(&self.path).unwrap_or_default();
+        if text != *self.text.lock().unwrap_or_else(PoisonError::into_inner) {
+            self.reload();
+        }
+    }
+
     /// Reads the file now.
     pub fn reload(&self) {
-        let result = load(&self.path).and_then(|policy| self.publish(policy));
+        let text = read(&self.path);
+        *self.text.lock().unwrap_or_else(PoisonError::into_inner) =
+            text.as_deref().unwrap_or_default().to_owned();
+        let result = text.and_then(|text| parse(&text, &self.path)).and_then(|policy| self.publish(policy));
         let error = match result {
             Ok(generation) => {
                 info!(generation, "rules reloaded");
@@ -74,7 +99,8 @@ impl Reloader {
             }
         };
         self.parts.metrics.policy_reloaded(error.is_none());
-        *self.outcome.lock().unwrap_or_else(PoisonError::into_inner) = Outcome { at: Timestamp::now(), error };
+        *self.outcome.lock().unwrap_or_else(PoisonError::into_inner) =
+            Outcome { at: Timestamp::now(), error };
     }
 
     fn publish(&self, policy: Policy) -> Result<u64> {
@@ -88,18 +114,28 @@ impl Reloader {
     }
 }
 
-/// Signals every change in a directory; editors replace files, so that watching a file itself would lose it.
-pub fn watch(dir: &Path) -> Result<(notify::RecommendedWatcher, mpsc::Receiver<()>)> {
-    let (mut watcher, changes) = watcher()?;
+/// Signals what may be a change of a file. Its directory is watched, because editors and Kubernetes replace files;
+/// writes to other files there are none of ours.
+pub fn watch(file: &Path) -> Result<(notify::RecommendedWatcher, mpsc::Receiver<()>)> {
+    let dir = file.parent().unwrap_or(Path::new("/"));
+    let name = file.file_name().map(ToOwned::to_owned);
+    let concerns = move |event: &notify::Event| {
+        !event.kind.is_modify()
+            || matches!(event.kind, EventKind::Modify(ModifyKind::Name(_)))
+            || event.paths.iter().any(|path| path.file_name() == name.as_deref())
+    };
+    let (mut watcher, changes) = watcher(concerns)?;
     watcher.watch(dir, RecursiveMode::NonRecursive).with_context(|| format!("watch {}", dir.display()))?;
     Ok((watcher, changes))
 }
 
 /// A watcher of nothing yet. Changes that come while one is pending are one change.
-pub fn watcher() -> Result<(notify::RecommendedWatcher, mpsc::Receiver<()>)> {
+pub fn watcher(
+    concerns: impl Fn(&notify::Event) -> bool + Send + 'static,
+) -> Result<(notify::RecommendedWatcher, mpsc::Receiver<()>)> {
     let (sender, changes) = mpsc::channel(1);
     let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-        if event.is_ok_and(|event| !event.kind.is_access()) {
+        if event.is_ok_and(|event| !event.kind.is_access() && concerns(&event)) {
             // Full: a change is pending already.
             let _ = sender.try_send(());
         }

@@ -107,7 +107,9 @@ impl Selectors {
                 globs.len() > parts.len() && globs.iter().zip(parts).all(|(glob, part)| glob.is_match(part))
             }
             // Units live below slices, and users' units below their manager's service.
-            Rule::Unit(_) => parts.last().is_none_or(|part| part.ends_with(".slice") || part.starts_with("user@")),
+            Rule::Unit(_) => {
+                parts.last().is_none_or(|part| part.ends_with(".slice") || part.starts_with("user@"))
+            }
         })
     }
 }
@@ -147,7 +149,10 @@ mod tests {
     fn units_are_found_below_slices_and_name_their_agent() {
         check(
             "[{name: '{unit}', systemd: 'claude-*.service'}]",
-            &["system.slice/claude-a.service", "user.slice/user-1.slice/user@1.service/app.slice/claude-b.service"],
+            &[
+                "system.slice/claude-a.service",
+                "user.slice/user-1.slice/user@1.service/app.slice/claude-b.service",
+            ],
             &[
                 ("/system.slice/claude-a.service", "claude-a"),
                 ("/user.slice/user-1.slice/user@1.service/app.slice/claude-b.service", "claude-b"),

@@ -41,7 +41,8 @@ impl Client {
                     self.socket.display()
                 )
             })?;
-            let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+            let (mut sender, connection) =
+                hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
             tokio::spawn(connection);
             let request = Request::builder()
                 .method(method)

@@ -147,7 +147,10 @@ async fn admit(
             control.parts.metrics.control_refused();
             let entry = Entry::Intrusion(Intrusion { order: &order, by: &operator, cgroup: &cgroup });
             control.parts.log.record_durably(&entry).await;
-            problem(StatusCode::FORBIDDEN, format!("orders from inside an agent's cgroup ({cgroup}) are refused"))
+            problem(
+                StatusCode::FORBIDDEN,
+                format!("orders from inside an agent's cgroup ({cgroup}) are refused"),
+            )
         }
         Err(error) => problem(StatusCode::FORBIDDEN, format!("cannot tell who is asking: {error:#}")),
     }
@@ -168,7 +171,11 @@ fn problem(status: StatusCode, error: String) -> Response {
     (status, Json(json!({"error": error}))).into_response()
 }
 
-async fn stop(Shared(control): Shared<App>, Extension(by): Extension<Operator>, Json(order): Json<StopOrder>) -> Response {
+async fn stop(
+    Shared(control): Shared<App>,
+    Extension(by): Extension<Operator>,
+    Json(order): Json<StopOrder>,
+) -> Response {
     let selector = match Selector::agent(&order.agent) {
         Ok(selector) => selector,
         Err(error) => return problem(StatusCode::BAD_REQUEST, error),
@@ -179,7 +186,8 @@ async fn stop(Shared(control): Shared<App>, Extension(by): Extension<Operator>, 
     let wait = Duration::try_from(order.wait).unwrap_or_default();
     // A task of its own: an operator who hangs up must not leave a stop half carried out.
     let orders = Arc::clone(&control.orders);
-    let answer = tokio::spawn(async move { orders.stop(selector, order.level, &order.reason, by, wait).await }).await;
+    let answer =
+        tokio::spawn(async move { orders.stop(selector, order.level, &order.reason, by, wait).await }).await;
     respond(answer.map_err(anyhow::Error::from).flatten(), StatusCode::INTERNAL_SERVER_ERROR)
 }
 
@@ -194,7 +202,11 @@ async fn release(
     respond(released.map_err(anyhow::Error::from).flatten(), StatusCode::NOT_FOUND)
 }
 
-async fn exec(Shared(control): Shared<App>, Extension(by): Extension<Operator>, Json(order): Json<ExecOrder>) -> Response {
+async fn exec(
+    Shared(control): Shared<App>,
+    Extension(by): Extension<Operator>,
+    Json(order): Json<ExecOrder>,
+) -> Response {
     let made = prepare_exec(&control, &order.agent, &by);
     respond(made.map(|dir| json!({"cgroup": dir})), StatusCode::BAD_REQUEST)
 }

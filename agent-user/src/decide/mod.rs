@@ -124,12 +124,18 @@ impl Refusal {
         match self {
             Refusal::Stop(stop) => stop.reason.to_string(),
             Refusal::Rule { reason, .. } => reason.to_string(),
-            Refusal::Guard(Guard::Undecodable(label)) => format!("the message cannot be read unambiguously: {label}"),
-            Refusal::Guard(Guard::Oversized { limit }) => format!("the message is larger than the limit of {limit} bytes"),
+            Refusal::Guard(Guard::Undecodable(label)) => {
+                format!("the message cannot be read unambiguously: {label}")
+            }
+            Refusal::Guard(Guard::Oversized { limit }) => {
+                format!("the message is larger than the limit of {limit} bytes")
+            }
             Refusal::Guard(Guard::HeaderMismatch { header, header_value, body_value }) => {
                 format!("header {header} says {header_value:?} but the body says {body_value:?}")
             }
-            Refusal::Guard(Guard::Batch) => "another call of the same batch was refused, so none was sent".to_owned(),
+            Refusal::Guard(Guard::Batch) => {
+                "another call of the same batch was refused, so none was sent".to_owned()
+            }
             Refusal::Guard(Guard::Opaque) => "the connection cannot be read".to_owned(),
         }
     }

@@ -200,7 +200,11 @@ impl Policy {
                 return Err(format!("rule {}: `id` is empty; give it a name", position + 1));
             }
             if !ids.insert(rule.id.clone()) {
-                return Err(format!("rule {}: id {:?} is used twice; ids must be unique", position + 1, rule.id));
+                return Err(format!(
+                    "rule {}: id {:?} is used twice; ids must be unique",
+                    position + 1,
+                    rule.id
+                ));
             }
             let context = |error: String| format!("rule {} ({}): {error}", position + 1, rule.id);
             let matches = &rule.matches;
@@ -328,7 +332,9 @@ fn compile_globs(globs: &Option<Globs>, field: &str) -> Result<Option<GlobSet>, 
 
 fn compile_glob(pattern: &str, field: &str) -> Result<Glob, String> {
     if pattern.is_empty() {
-        return Err(format!("match.{field}: an empty glob matches nothing; leave the field out to match everything"));
+        return Err(format!(
+            "match.{field}: an empty glob matches nothing; leave the field out to match everything"
+        ));
     }
     Glob::new(pattern).map_err(|error| format!("match.{field}: glob {pattern:?}: {}", error.kind()))
 }
@@ -369,7 +375,13 @@ mod tests {
     #[test]
     fn server_is_matched_by_name_and_by_address() {
         for server in ["bank.*", "10.0.0.7:443", "10.0.*"] {
-            check(&format!("  - {{id: a, action: deny, match: {{server: '{server}'}}}}"), "x", "ping", None, &["a"]);
+            check(
+                &format!("  - {{id: a, action: deny, match: {{server: '{server}'}}}}"),
+                "x",
+                "ping",
+                None,
+                &["a"],
+            );
         }
     }
 
@@ -410,7 +422,10 @@ mod tests {
         check_error("version: 1\nrules: [{id: a, action: deny, tol: x}]", "tol");
         check_error("version: 1\nrules: [{id: a, action: explode}]", "explode");
         check_error("version: 1\nrules: [{id: a, action: deny}, {id: a, action: deny}]", "used twice");
-        check_error("version: 1\nrules: [{id: a, action: deny, match: {tool: 'x['}}]", "rule 1 (a): match.tool");
+        check_error(
+            "version: 1\nrules: [{id: a, action: deny, match: {tool: 'x['}}]",
+            "rule 1 (a): match.tool",
+        );
         check_error("version: 1\nrules: [{id: a, action: deny, match: {tool: ''}}]", "empty glob");
         check_error("version: 1\ndefaults: {opaque: maybe}", "maybe");
     }
@@ -423,7 +438,9 @@ mod tests {
         let mut rules = String::new();
         for (i, tool) in globs.iter().enumerate() {
             for (j, method) in globs.iter().enumerate() {
-                rules += &format!("  - {{id: r{i}{j}, action: deny, match: {{tool: '{tool}', method: '{method}'}}}}\n");
+                rules += &format!(
+                    "  - {{id: r{i}{j}, action: deny, match: {{tool: '{tool}', method: '{method}'}}}}\n"
+                );
             }
             rules += &format!("  - {{id: m{i}, action: deny, match: {{method: '{tool}'}}}}\n");
         }

@@ -13,7 +13,8 @@ use tracing::debug;
 use crate::decide::policy::Bias;
 use crate::decide::{Guard, Refusal};
 use crate::decode::{
-    Body, Coding, Events, Framing, Kind, Media, Method, Payload, ResponseHead, decode, mcp, parse_response, sse,
+    Body, Coding, Events, Framing, Kind, Media, Method, Payload, ResponseHead, decode, mcp, parse_response,
+    sse,
 };
 use crate::forward::End;
 use crate::forward::refuse;
@@ -92,7 +93,10 @@ impl Relay<'_> {
         let streams = head.media == Media::EventStream && head.coding == Coding::Identity;
         match head.media {
             _ if streams => self.stream(&head).await?,
-            _ if !self.asked.has_calls || head.framing == Framing::Empty || head.framing == Framing::Length(0) => {
+            _ if !self.asked.has_calls
+                || head.framing == Framing::Empty
+                || head.framing == Framing::Length(0) =>
+            {
                 self.pass(&head).await?;
             }
             Media::Json | Media::EventStream if head.coding == Coding::Coded => {
@@ -308,7 +312,11 @@ impl Relay<'_> {
             let bytes = match pieces {
                 [piece] => &self.server.buffer[piece.clone()],
                 _ => {
-                    joined = pieces.iter().flat_map(|piece| &self.server.buffer[piece.clone()]).copied().collect::<Vec<u8>>();
+                    joined = pieces
+                        .iter()
+                        .flat_map(|piece| &self.server.buffer[piece.clone()])
+                        .copied()
+                        .collect::<Vec<u8>>();
                     &joined
                 }
             };
@@ -334,14 +342,12 @@ impl Relay<'_> {
         self.parts.metrics.denied(&self.conn.identity.agent.name, "default:undecodable", label);
         self.parts.record_guard(self.conn, "event", &Refusal::Guard(Guard::Undecodable(label)));
         let total: usize = pieces.iter().map(Range::len).sum();
-        let mut position = 0;
-        for index in pieces.iter().flat_map(Clone::clone) {
+        for (position, index) in pieces.iter().flat_map(Clone::clone).enumerate() {
             self.server.buffer[index] = match position {
                 0 => b':',
                 _ if position + 2 >= total => b'\n',
                 _ => b' ',
             };
-            position += 1;
         }
     }
 
@@ -389,14 +395,27 @@ impl Relay<'_> {
     }
 
     /// Ends the calls that are still open, all for one reason.
-    fn close_calls(&self, outcome: &'static str, cause: Option<&'static str>, status: Option<u16>, bytes: usize) {
+    fn close_calls(
+        &self,
+        outcome: &'static str,
+        cause: Option<&'static str>,
+        status: Option<u16>,
+        bytes: usize,
+    ) {
         for call in self.conn.end() {
             self.record(&call, outcome, cause, status, bytes);
         }
         self.conn.set_phase(Phase::Open);
     }
 
-    fn record(&self, call: &Call, outcome: &'static str, cause: Option<&'static str>, status: Option<u16>, bytes: usize) {
+    fn record(
+        &self,
+        call: &Call,
+        outcome: &'static str,
+        cause: Option<&'static str>,
+        status: Option<u16>,
+        bytes: usize,
+    ) {
         self.parts.log.record(&Entry::Result(CallResult {
             conn: self.conn.id,
             agent: &self.conn.identity.agent.name,
@@ -441,7 +460,9 @@ impl Begun {
             Begun::Nothing | Begun::Partial => None,
             Begun::Stream(Seam::Close) => Some(events),
             Begun::Stream(Seam::Chunk) => Some([&refuse::chunk(&events), refuse::LAST_CHUNK].concat()),
-            Begun::Stream(Seam::ChunkEnd) => Some([b"\r\n", &*refuse::chunk(&events), refuse::LAST_CHUNK].concat()),
+            Begun::Stream(Seam::ChunkEnd) => {
+                Some([b"\r\n", &*refuse::chunk(&events), refuse::LAST_CHUNK].concat())
+            }
         }
     }
 }

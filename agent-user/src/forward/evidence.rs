@@ -15,7 +15,8 @@ use tokio::time::timeout;
 use crate::book::Late;
 use crate::decide::stop::Stop;
 use crate::decode::{
-    Body, Events, Framing, Kind, Media, Method, Payload, RequestHead, decode, mcp, parse_request, parse_response, sse,
+    Body, Events, Framing, Kind, Media, Method, Payload, RequestHead, decode, mcp, parse_request,
+    parse_response, sse,
 };
 use crate::forward::answer::{Begun, Seam};
 use crate::forward::dial::dial;
@@ -177,7 +178,10 @@ impl Evidence {
         };
         for message in messages {
             let Kind::Response { id: Some(id), is_error } = &message.kind else { continue };
-            let Some(index) = self.calls.iter().position(|call| call.rpc_id.as_deref() == Some(id.raw)) else { continue };
+            let Some(index) = self.calls.iter().position(|call| call.rpc_id.as_deref() == Some(id.raw))
+            else {
+                continue;
+            };
             let call = self.calls.swap_remove(index);
             // A JSON-RPC error in answer to a cancelled call is how servers say that they cancelled it.
             let fate = if *is_error { Fate::Cancelled } else { Fate::FinishedAfterStop };
@@ -191,7 +195,12 @@ impl Evidence {
         let (parts, conn, netns) = (Arc::clone(&self.parts), Arc::clone(&self.conn), Arc::clone(&self.netns));
         let (stop, call, request) = (Arc::clone(&self.stop), call.clone(), self.request.clone());
         async move {
-            let outcome = match timeout(CANCEL_WITHIN, post_cancel(&parts, &conn, &netns, &stop, &call, &request)).await {
+            let outcome = match timeout(
+                CANCEL_WITHIN,
+                post_cancel(&parts, &conn, &netns, &stop, &call, &request),
+            )
+            .await
+            {
                 Ok(Ok(status)) => format!("status {status}"),
                 Ok(Err(error)) => error.to_string(),
                 Err(_) => format!("no answer within {} s", CANCEL_WITHIN.as_secs()),
@@ -205,7 +214,14 @@ async fn more(reader: &mut Reader) -> bool {
     reader.fill().await.is_ok_and(|read| read > 0)
 }
 
-fn record_cancel(parts: &Parts, conn: &Conn, stop: &Stop, call: &Call, via: &'static str, outcome: Option<String>) {
+fn record_cancel(
+    parts: &Parts,
+    conn: &Conn,
+    stop: &Stop,
+    call: &Call,
+    via: &'static str,
+    outcome: Option<String>,
+) {
     parts.log.record(&Entry::Cancel(Cancel {
         agent: &conn.identity.agent.name,
         server: &call.server,
@@ -226,12 +242,17 @@ async fn post_cancel(
     request: &[u8],
 ) -> std::io::Result<u16> {
     let invalid = |what: &str| std::io::Error::new(std::io::ErrorKind::InvalidData, what.to_owned());
-    let head = parse_request(request, parts.limits.header).ok().flatten().ok_or_else(|| invalid("request head lost"))?;
+    let head = parse_request(request, parts.limits.header)
+        .ok()
+        .flatten()
+        .ok_or_else(|| invalid("request head lost"))?;
     let message = cancel_message(request, &head, call, stop).ok_or_else(|| invalid("request id lost"))?;
     let mut side = Side::new(dial(netns, conn.destination).await?);
     side.writer.send(&message).await?;
     loop {
-        if let Some(head) = parse_response(&side.reader.buffer, parts.limits.header, Method::Post).map_err(|fault| invalid(fault.label()))? {
+        if let Some(head) = parse_response(&side.reader.buffer, parts.limits.header, Method::Post)
+            .map_err(|fault| invalid(fault.label()))?
+        {
             return Ok(head.status);
         }
         if side.reader.fill().await? == 0 {

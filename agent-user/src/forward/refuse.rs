@@ -187,7 +187,8 @@ mod tests {
 
     #[test]
     fn a_batch_is_answered_as_a_batch_and_a_notification_with_202() {
-        let calls = [call("ping", Some("1")), call("notifications/initialized", None), call("tools/call", Some("2"))];
+        let calls =
+            [call("ping", Some("1")), call("notifications/initialized", None), call("tools/call", Some("2"))];
         let answer = body(&http(&calls, &refusal(), true, false));
         assert_eq!(answer.as_array().unwrap().len(), 2);
         assert!(http(&calls[1..2], &refusal(), false, false).starts_with(b"HTTP/1.1 202"));

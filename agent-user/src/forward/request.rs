@@ -159,7 +159,8 @@ impl Hold {
             _ => 0,
         };
         // The framing of tiny chunks is larger than what they carry: it is bounded too.
-        let (content, overhead) = if chunked { (self.joined.len(), raw) } else { (raw.saturating_add(expected), 0) };
+        let (content, overhead) =
+            if chunked { (self.joined.len(), raw) } else { (raw.saturating_add(expected), 0) };
         Ok(if content > self.limit || overhead > self.limit.saturating_mul(8) {
             Held::Oversized
         } else if self.body.is_done() {

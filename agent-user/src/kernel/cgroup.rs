@@ -121,7 +121,8 @@ pub fn procs(dir: &Path) -> anyhow::Result<Vec<u32>> {
 
 /// Whether a process is in a cgroup or below it.
 pub fn is_populated(dir: &Path) -> bool {
-    fs::read_to_string(dir.join("cgroup.events")).is_ok_and(|events| events.lines().any(|line| line == "populated 1"))
+    fs::read_to_string(dir.join("cgroup.events"))
+        .is_ok_and(|events| events.lines().any(|line| line == "populated 1"))
 }
 
 /// The ids of a cgroup and of all below it.

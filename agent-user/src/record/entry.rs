@@ -86,7 +86,12 @@ pub struct Who<'a> {
 
 impl<'a> From<&'a Identity> for Who<'a> {
     fn from(identity: &'a Identity) -> Who<'a> {
-        Who { agent: &identity.agent.name, pid: identity.pid, uid: identity.uid, exe: identity.exe.as_deref() }
+        Who {
+            agent: &identity.agent.name,
+            pid: identity.pid,
+            uid: identity.uid,
+            exe: identity.exe.as_deref(),
+        }
     }
 }
 

@@ -126,16 +126,17 @@ impl Log {
                 }
             }
             if lines > 0 {
-                let result = file.write_all(&buffer).and_then(|()| {
-                    if waiting.is_empty() { Ok(()) } else { file.sync_data() }
-                });
+                let result = file
+                    .write_all(&buffer)
+                    .and_then(|()| if waiting.is_empty() { Ok(()) } else { file.sync_data() });
                 if let Err(error) = &result {
                     error!(%error, lines, "records not written");
                     self.metrics.records_dropped.inc_by(lines);
                 }
                 for sender in waiting.drain(..) {
                     // The connection that waited may be gone.
-                    let _ = sender.send(result.as_ref().map(|_| ()).map_err(|error| io::Error::from(error.kind())));
+                    let _ = sender
+                        .send(result.as_ref().map(|_| ()).map_err(|error| io::Error::from(error.kind())));
                 }
                 buffer.clear();
                 buffer.shrink_to(1 << 16);
@@ -172,7 +173,11 @@ mod tests {
         let metrics = Arc::new(Metrics::new().unwrap());
         let (log, _writer) = Log::open(&path, metrics).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        runtime.block_on(log.record_durably(&Entry::Daemon(Daemon { event: "started", version: "1", pid: 7 })));
+        runtime.block_on(log.record_durably(&Entry::Daemon(Daemon {
+            event: "started",
+            version: "1",
+            pid: 7,
+        })));
         let line: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
         assert_eq!(line["kind"], "daemon");
         assert_eq!(line["pid"], 7);
@@ -184,7 +189,7 @@ mod tests {
         let path = dir.path().join("records.jsonl");
         let metrics = Arc::new(Metrics::new().unwrap());
         let (log, writer) = Log::open(&path, Arc::clone(&metrics)).unwrap();
-        for pid in 0..QUEUE as u32 {
+        for pid in 0..u32::try_from(QUEUE).unwrap() {
             log.record(&Entry::Daemon(Daemon { event: "started", version: "1", pid }));
         }
         drop(writer);

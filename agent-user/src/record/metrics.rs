@@ -2,8 +2,8 @@
 //! agents' configured names and the rules' ids, never from a peer.
 
 use prometheus::{
-    Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
-    TextEncoder,
+    Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry, TextEncoder,
 };
 
 use crate::decide::Verdict;
@@ -113,8 +113,16 @@ impl Metrics {
         let none: &[&str] = &[];
         let micro = || prometheus::exponential_buckets(1e-6, 4.0, 12);
         let metrics = Metrics {
-            decisions: counter("interlock_decisions_total", "Messages judged.", &["agent", "protocol", "verdict"])?,
-            denials: counter("interlock_denials_total", "Messages refused, by rule.", &["agent", "rule", "reason"])?,
+            decisions: counter(
+                "interlock_decisions_total",
+                "Messages judged.",
+                &["agent", "protocol", "verdict"],
+            )?,
+            denials: counter(
+                "interlock_denials_total",
+                "Messages refused, by rule.",
+                &["agent", "rule", "reason"],
+            )?,
             stops_active: gauge("interlock_stops_active", "Stops in force.", &["level"])?,
             stops: counter("interlock_stops_total", "Stops ordered.", &["level"])?,
             stop_refusals: counter(
@@ -128,10 +136,22 @@ impl Metrics {
                 vec![0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0],
             )?,
             stop_calls: counter("interlock_stop_calls_total", "Calls a stop found in flight.", &["fate"])?,
-            connections: counter("interlock_connections_total", "Connections of agents that ended.", &["agent", "class"])?,
-            connections_open: gauge("interlock_connections_open", "Connections of agents open now.", &["class"])?,
+            connections: counter(
+                "interlock_connections_total",
+                "Connections of agents that ended.",
+                &["agent", "class"],
+            )?,
+            connections_open: gauge(
+                "interlock_connections_open",
+                "Connections of agents open now.",
+                &["class"],
+            )?,
             bytes: counter("interlock_bytes_total", "Bytes relayed.", &["agent", "direction"])?,
-            decision_seconds: histogram("interlock_decision_seconds", "Time to decode and judge a message.", micro()?)?,
+            decision_seconds: histogram(
+                "interlock_decision_seconds",
+                "Time to decode and judge a message.",
+                micro()?,
+            )?,
             held_seconds: histogram(
                 "interlock_held_seconds",
                 "Time a request was held, from its first byte until it was decided.",
@@ -140,13 +160,29 @@ impl Metrics {
             records: counter("interlock_records_total", "Records made.", &["kind"])?,
             records_dropped: counter("interlock_records_dropped_total", "Records lost.", none)?
                 .with_label_values::<&str>(&[]),
-            kernel_attached: gauge("interlock_kernel_attached", "1 while every kernel program is attached.", none)?
-                .with_label_values::<&str>(&[]),
-            kernel_events_lost: gauge("interlock_kernel_events_lost", "Kernel refusals that could not be reported.", none)?
-                .with_label_values::<&str>(&[]),
-            policy_generation: gauge("interlock_policy_generation", "Generation of the rules in force.", none)?
-                .with_label_values::<&str>(&[]),
-            policy_reloads: counter("interlock_policy_reloads_total", "Reloads of the rules file.", &["result"])?,
+            kernel_attached: gauge(
+                "interlock_kernel_attached",
+                "1 while every kernel program is attached.",
+                none,
+            )?
+            .with_label_values::<&str>(&[]),
+            kernel_events_lost: gauge(
+                "interlock_kernel_events_lost",
+                "Kernel refusals that could not be reported.",
+                none,
+            )?
+            .with_label_values::<&str>(&[]),
+            policy_generation: gauge(
+                "interlock_policy_generation",
+                "Generation of the rules in force.",
+                none,
+            )?
+            .with_label_values::<&str>(&[]),
+            policy_reloads: counter(
+                "interlock_policy_reloads_total",
+                "Reloads of the rules file.",
+                &["result"],
+            )?,
             control_refusals: counter(
                 "interlock_control_refusals_total",
                 "Orders refused because they came from an agent's cgroup.",
