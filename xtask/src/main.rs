@@ -1,20 +1,42 @@
-//! xtask: the one door for checking, testing and measuring interlock. One file per command.
+//! The one door for build, test, demo and bench: each subcommand is a file with `Options` and `run`.
 
 mod bench;
+mod check;
 mod shell;
+mod test;
+mod tidy;
 
-use clap::Parser;
+use std::path::{Path, PathBuf};
 
-/// What can be asked of it.
+use clap::{Parser, Subcommand};
+
 #[derive(Parser)]
-#[command(name = "cargo xtask", bin_name = "cargo xtask")]
-enum Command {
-    /// Measure what interlock costs, and that a stop stops.
-    Bench(bench::Args),
+#[command(about = "Build, test and measure interlock")]
+struct Args {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Measure what interlock costs next to direct calls, and that a stop stops
+    Bench(bench::Options),
+    /// Formatting, lints for the host and for the kernel, and the rules of this repository
+    Check(check::Options),
+    /// Every test this machine can run, with what they need
+    Test(test::Options),
 }
 
 fn main() -> anyhow::Result<()> {
-    match Command::parse() {
-        Command::Bench(args) => bench::run(&args),
+    match Args::parse().task {
+        Task::Bench(options) => bench::run(&options),
+        Task::Check(options) => check::run(&options),
+        Task::Test(options) => test::run(&options),
     }
+}
+
+/// The workspace folder.
+fn root() -> PathBuf {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    package.parent().unwrap_or(package).to_owned()
 }

@@ -1,26 +1,19 @@
-//! The workspace's folders, and commands that fail with their own words.
+//! Commands of cargo and others that fail with their own words.
 
 use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, bail};
 
-/// The root of the workspace.
-pub(crate) fn root() -> PathBuf {
-    let mut root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    root.pop();
-    root
-}
-
 /// Where cargo puts what it builds.
 pub(crate) fn target() -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| crate::root().join("target"), PathBuf::from)
 }
 
 /// The cargo that runs this program, in the root of the workspace.
 pub(crate) fn cargo(args: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args(args).current_dir(root());
+    command.args(args).current_dir(crate::root());
     command
 }
 

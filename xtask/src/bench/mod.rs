@@ -31,7 +31,7 @@ use self::probe::Probe;
 use crate::shell;
 
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct Options {
     /// One short round of everything, 20 stops.
     #[arg(long)]
     quick: bool,
@@ -80,13 +80,13 @@ struct Daemons {
     rules: Daemon,
 }
 
-pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     host::catch_interrupts()?;
-    let cells = pick_cells(&args.cells)?;
-    if !args.direct && !shell::is_root() {
+    let cells = pick_cells(&options.cells)?;
+    if !options.direct && !shell::is_root() {
         bail!("the bench attaches kernel programs and makes cgroups: run it as root, or with --direct");
     }
-    let programs = build(args)?;
+    let programs = build(options)?;
     let folder = shell::target().join("bench");
     fs::create_dir_all(&folder)?;
     let scratch = Scratch::make()?;
@@ -100,11 +100,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let quiet_address = listening(&mut quiet)?;
 
     // Declared before what lives in it, so dropped after.
-    let cgroup = (!args.direct).then(Cgroup::make).transpose()?;
+    let cgroup = (!options.direct).then(Cgroup::make).transpose()?;
     let daemons =
         cgroup.as_ref().map(|cgroup| start_daemons(&programs, cgroup, &scratch.0, &folder)).transpose()?;
 
-    let effort = if args.quick {
+    let effort = if options.quick {
         Effort { rounds: 1, seconds: 0.6, warmup: 0.15 }
     } else {
         Effort { rounds: 5, seconds: 1.5, warmup: 0.3 }
@@ -114,7 +114,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         at: jiff::Timestamp::now().to_string(),
         kernel: fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
         cores: std::thread::available_parallelism().map_or(1, usize::from),
-        quick: args.quick,
+        quick: options.quick,
         effort,
         cells: Vec::new(),
         memory: None,
@@ -126,10 +126,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         report.memory = Some(memory::run(&programs.load, &daemons.no_rules, &daemons.rules, quiet_address)?);
         table::memory(report.memory.as_ref());
         report.bystander =
-            Some(memory::bystander(&programs.load, &daemons.rules, quiet_address, args.quick)?);
+            Some(memory::bystander(&programs.load, &daemons.rules, quiet_address, options.quick)?);
         table::bystander(report.bystander.as_ref());
     }
-    if !args.no_matrix {
+    if !options.no_matrix {
         let baselines = baseline::start_all(&scratch.0, quiet_address)?;
         let ways = ways(daemons.as_ref(), &baselines, quiet_address);
         let before = daemons.as_ref().map(judged).transpose()?;
@@ -139,18 +139,18 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             check_inspected(daemons, before)?;
         }
     }
-    if let (Some(daemons), false) = (&daemons, args.no_probe) {
-        let stops = if args.quick { 20 } else { 200 };
+    if let (Some(daemons), false) = (&daemons, options.no_probe) {
+        let stops = if options.quick { 20 } else { 200 };
         report.stop = Some(probe::run(&programs.load, &daemons.rules, address, &scratch.0, stops)?);
         table::stop(report.stop.as_ref());
     }
     let path = folder.join("latest.json");
     fs::write(&path, serde_json::to_string_pretty(&report)? + "\n")?;
-    println!("\nwritten to {}", path.strip_prefix(shell::root()).unwrap_or(&path).display());
+    println!("\nwritten to {}", path.strip_prefix(crate::root()).unwrap_or(&path).display());
     broken_promises(&report)
 }
 
-fn build(args: &Args) -> anyhow::Result<Programs> {
+fn build(options: &Options) -> anyhow::Result<Programs> {
     let release = shell::target().join("release");
     shell::run(&mut shell::cargo(&[
         "build",
@@ -162,11 +162,11 @@ fn build(args: &Args) -> anyhow::Result<Programs> {
         "--bin",
         "bench-load",
     ]))?;
-    if !args.direct && args.binary.is_none() {
+    if !options.direct && options.binary.is_none() {
         build_interlock()?;
     }
     Ok(Programs {
-        interlock: args.binary.clone().unwrap_or_else(|| release.join("interlock")),
+        interlock: options.binary.clone().unwrap_or_else(|| release.join("interlock")),
         server: release.join("bench-server"),
         load: release.join("bench-load"),
     })
