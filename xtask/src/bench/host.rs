@@ -7,12 +7,14 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
-use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use signal_hook::consts::{SIGINT, SIGTERM};
 
 /// Which half of the machine a process runs on.
 #[derive(Clone, Copy)]
@@ -241,18 +243,15 @@ pub(crate) fn monotonic_ns() -> anyhow::Result<u64> {
     Ok(now.tv_sec().unsigned_abs() * 1_000_000_000 + now.tv_nsec().unsigned_abs())
 }
 
-static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+static INTERRUPTED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 
-/// From here on SIGINT and SIGTERM end the run in order instead of at once. Call before any thread is made.
+/// From here on SIGINT and SIGTERM end the run in order instead of at once; a second one ends it at once. Children do
+/// not inherit this.
 pub(crate) fn catch_interrupts() -> anyhow::Result<()> {
-    let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM]);
-    signals.thread_block()?;
-    std::thread::spawn(move || {
-        if signals.wait().is_ok() {
-            INTERRUPTED.store(true, Ordering::Relaxed);
-            eprintln!("bench: interrupted, cleaning up");
-        }
-    });
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register_conditional_shutdown(signal, 130, INTERRUPTED.clone())?;
+        signal_hook::flag::register(signal, INTERRUPTED.clone())?;
+    }
     Ok(())
 }
 
