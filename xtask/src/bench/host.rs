@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -253,6 +254,13 @@ pub(crate) fn catch_interrupts() -> anyhow::Result<()> {
         signal_hook::flag::register(signal, INTERRUPTED.clone())?;
     }
     Ok(())
+}
+
+/// Lifts the soft limit of open files to the hard one, for the children too: a daemon with 2,000 connections has 4,000
+/// sockets.
+pub(crate) fn raise_open_files() -> anyhow::Result<()> {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    Ok(setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?)
 }
 
 pub(crate) fn check_interrupted() -> anyhow::Result<()> {

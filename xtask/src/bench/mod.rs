@@ -82,6 +82,7 @@ struct Daemons {
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     host::catch_interrupts()?;
+    host::raise_open_files()?;
     let cells = pick_cells(&options.cells)?;
     if !options.direct && !shell::is_root() {
         bail!("the bench attaches kernel programs and makes cgroups: run it as root, or with --direct");
