@@ -6,6 +6,7 @@
 
 mod client;
 mod common;
+mod reply;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -19,6 +20,7 @@ use clap::Parser;
 use hdrhistogram::Histogram;
 
 use client::{Client, Revision, Shape};
+use reply::{Failure, Reply};
 
 #[derive(Parser, Clone)]
 struct Args {
@@ -197,7 +199,7 @@ impl Tally {
         Ok(Self { latency, total: 0, calls: 0, refusals: 0, bytes: 0, errors: BTreeMap::new(), lines })
     }
 
-    fn count(&mut self, reply: &Result<client::Reply, client::Failure>, took: Duration) {
+    fn count(&mut self, reply: &Result<Reply, Failure>, took: Duration) {
         match reply {
             Ok(reply) if reply.refused => self.refusals += 1,
             Ok(reply) => {

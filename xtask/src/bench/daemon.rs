@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-use super::host::{Cgroup, Core, Process, check_interrupted, free_port};
+use super::cgroup::Cgroup;
+use super::host::{Core, Process, check_interrupted, free_port};
 
 pub(crate) struct Daemon {
     process: Process,

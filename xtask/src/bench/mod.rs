@@ -6,6 +6,7 @@
 //! inspected), not when a number is high.
 
 mod baseline;
+mod cgroup;
 mod daemon;
 mod host;
 mod matrix;
@@ -23,8 +24,9 @@ use anyhow::{Context, bail};
 use serde::Serialize;
 
 use self::baseline::Baseline;
+use self::cgroup::Cgroup;
 use self::daemon::Daemon;
-use self::host::{Cgroup, Core, Process};
+use self::host::{Core, Process};
 use self::matrix::{CONNECTIONS, Cell, Effort, SHAPES, Way};
 use self::memory::{Bystander, Memory};
 use self::probe::Probe;
