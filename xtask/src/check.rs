@@ -23,7 +23,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     if options.no_kernel {
         eprintln!("check: the kernel side was not linted (--no-kernel)");
     } else {
-        // CALL SITE: `crate::setup::run(..)` makes sure of rust-src.
+        // CALL SITE: `setup::run(..)`, then `ebpf::run(&ebpf::Options { clippy: true })` in place of `kernel_clippy`.
         shell::run(&mut kernel_clippy())?;
     }
     tidy::run()

@@ -174,6 +174,12 @@ fn gone(pid: u32) -> String {
     format!("process {pid} is gone")
 }
 
+/// Of the last minute; NaN where the host does not say.
+pub(crate) fn load_average() -> f64 {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split(' ').next().and_then(|first| first.parse().ok()).unwrap_or(f64::NAN)
+}
+
 /// Nanoseconds of CLOCK_MONOTONIC, as bench-server and bench-load read it.
 pub(crate) fn monotonic_ns() -> anyhow::Result<u64> {
     let now = nix::time::ClockId::CLOCK_MONOTONIC.now()?;

@@ -61,6 +61,8 @@ struct Report {
     at: String,
     kernel: String,
     cores: usize,
+    /// Processes that wanted to run in the minute before: on a busy machine the numbers are of the machine.
+    load_average: f64,
     quick: bool,
     effort: Effort,
     cells: Vec<Cell>,
@@ -88,6 +90,12 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let cells = pick_cells(&options.cells)?;
     if !options.direct && !shell::is_root() {
         bail!("the bench attaches kernel programs and makes cgroups: run it as root, or with --direct");
+    }
+    let load_average = host::load_average();
+    if load_average > BUSY {
+        eprintln!(
+            "bench: this machine is busy (load average {load_average}): the numbers will be too high and uneven"
+        );
     }
     let programs = build(options)?;
     let folder = shell::target().join("bench");
@@ -117,6 +125,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         at: jiff::Timestamp::now().to_string(),
         kernel: fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
         cores: std::thread::available_parallelism().map_or(1, usize::from),
+        load_average,
         quick: options.quick,
         effort,
         cells: Vec::new(),
@@ -287,6 +296,8 @@ impl Drop for Scratch {
     }
 }
 
+/// Load average from which on somebody else is at work.
+const BUSY: f64 = 0.7;
 /// How long one run of a fixed number of calls may take before it counts as stuck.
 const STUCK: Duration = Duration::from_secs(60);
 
