@@ -9,23 +9,17 @@ use anyhow::{Context as _, ensure};
 
 use crate::setup;
 
-#[derive(clap::Args)]
-pub(crate) struct Options {
-    /// Run clippy over the kernel code instead of building it
-    #[arg(long)]
-    pub(crate) clippy: bool,
-}
-
-pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
-    ensure!(
-        setup::has_rust_src()? && setup::linker().is_some(),
-        "rust-src or bpf-linker is missing; run `cargo xtask setup`"
-    );
-    if options.clippy {
-        return cargo("clippy", &["--", "-D", "warnings"]);
-    }
+/// Builds the object, setting up first what that needs.
+pub(crate) fn run() -> anyhow::Result<()> {
+    setup::run(&setup::Options::default())?;
     cargo("build", &[])?;
     publish()
+}
+
+/// Lints the kernel code, which is a stub on the host.
+pub(crate) fn clippy() -> anyhow::Result<()> {
+    setup::run(&setup::Options::default())?;
+    cargo("clippy", &["--", "-D", "warnings"])
 }
 
 fn cargo(subcommand: &str, extra: &[&str]) -> anyhow::Result<()> {

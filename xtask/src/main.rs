@@ -1,7 +1,12 @@
 //! The one door for build, test, demo and bench: each subcommand is a file with `Options` and `run`.
 
+mod bench;
+mod check;
 mod ebpf;
 mod setup;
+mod shell;
+mod test;
+mod tidy;
 
 use std::path::{Path, PathBuf};
 
@@ -19,13 +24,22 @@ enum Task {
     /// Install what the kernel object needs to build: rust-src and bpf-linker
     Setup(setup::Options),
     /// Build the kernel object, which the next build of agent-user embeds
-    Ebpf(ebpf::Options),
+    Ebpf,
+    /// Measure what interlock costs next to direct calls, and that a stop stops
+    Bench(bench::Options),
+    /// Formatting, lints for the host and for the kernel, and the rules of this repository
+    Check(check::Options),
+    /// Every test this machine can run, with what they need
+    Test(test::Options),
 }
 
 fn main() -> anyhow::Result<()> {
     match Args::parse().task {
         Task::Setup(options) => setup::run(&options),
-        Task::Ebpf(options) => ebpf::run(&options),
+        Task::Ebpf => ebpf::run(),
+        Task::Bench(options) => bench::run(&options),
+        Task::Check(options) => check::run(&options),
+        Task::Test(options) => test::run(&options),
     }
 }
 

@@ -8,7 +8,7 @@ use std::{env, fs};
 
 use anyhow::{Context as _, bail, ensure};
 
-#[derive(clap::Args)]
+#[derive(clap::Args, Default)]
 pub(crate) struct Options {
     /// Say what is missing, install nothing
     #[arg(long)]

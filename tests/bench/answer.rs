@@ -1,0 +1,131 @@
+//! What bench-server answers, put together with as few copies as can be.
+
+use std::io;
+use std::time::Duration;
+
+use bytes::Buf;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+
+use crate::Call;
+
+/// Answers a request; `text` is what the large results are made of.
+pub(crate) async fn answer(
+    stream: &mut TcpStream,
+    text: &[u8],
+    call: &Call<'_>,
+    modern: bool,
+    out: &mut Vec<u8>,
+) -> io::Result<()> {
+    let Some(id) = call.id.map(|id| id.get().as_bytes()) else {
+        return stream.write_all(b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n").await;
+    };
+    let kind = if modern { r#""resultType":"complete","# } else { "" };
+    match (&*call.method, &*call.params.name) {
+        ("tools/call", "blob64k") => return blob(stream, out, id, kind, &text[..65536]).await,
+        ("tools/call", "blob1m") => return blob(stream, out, id, kind, text).await,
+        ("tools/call", "events20") => return events(stream, out, id, kind).await,
+        ("tools/call", "echo" | "slow") => {
+            if call.params.arguments.ms > 0 {
+                tokio::time::sleep(Duration::from_millis(call.params.arguments.ms)).await;
+            }
+            json(
+                out,
+                "200 OK",
+                id,
+                &format!(r#""result":{{{kind}"content":[{{"type":"text","text":"done"}}]}}"#),
+            );
+        }
+        ("tools/call", _) => json(out, "200 OK", id, r#""error":{"code":-32602,"message":"unknown tool"}"#),
+        ("initialize", _) => json(out, "200 OK", id, INITIALIZED),
+        ("tools/list", _) => json(out, "200 OK", id, &tools_list(modern)),
+        ("ping", _) => json(out, "200 OK", id, r#""result":{}"#),
+        _ => json(out, "200 OK", id, r#""error":{"code":-32601,"message":"unknown method"}"#),
+    }
+    stream.write_all(out).await
+}
+
+/// A large text result, written as three pieces so that the text is never copied.
+async fn blob(
+    stream: &mut TcpStream,
+    out: &mut Vec<u8>,
+    id: &[u8],
+    kind: &str,
+    text: &[u8],
+) -> io::Result<()> {
+    const TAIL: &[u8] = b"\"}]}}";
+    let start = format!(r#","result":{{{kind}"content":[{{"type":"text","text":""#);
+    let length = JSON.len() + id.len() + start.len() + text.len() + TAIL.len();
+    push(
+        out,
+        &["HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: ", &length.to_string()],
+    );
+    push(out, &["\r\n\r\n", JSON]);
+    out.extend_from_slice(id);
+    push(out, &[&start]);
+    stream.write_all_buf(&mut Buf::chain(&out[..], text).chain(TAIL)).await
+}
+
+/// Nineteen progress notifications and the result, each an event, a chunk and a write of its own.
+async fn events(stream: &mut TcpStream, out: &mut Vec<u8>, id: &[u8], kind: &str) -> io::Result<()> {
+    push(out, &["HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncache-control: no-cache\r\n"]);
+    push(out, &["transfer-encoding: chunked\r\n\r\n"]);
+    for step in 1..20_u32 {
+        let event = format!(
+            "event: message\ndata: {{\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\"params\":\
+             {{\"progressToken\":1,\"progress\":{step},\"total\":20}}}}\n\n"
+        );
+        push(out, &[&format!("{:x}\r\n", event.len()), &event, "\r\n"]);
+        stream.write_all(out).await?;
+        out.clear();
+    }
+    let mut event = b"event: message\ndata: ".to_vec();
+    push(&mut event, &[JSON]);
+    event.extend_from_slice(id);
+    push(&mut event, &[",\"result\":{", kind, "\"content\":[{\"type\":\"text\",\"text\":\"done\"}]}}\n\n"]);
+    push(out, &[&format!("{:x}\r\n", event.len())]);
+    out.extend_from_slice(&event);
+    push(out, &["\r\n0\r\n\r\n"]);
+    stream.write_all(out).await
+}
+
+pub(crate) fn json(out: &mut Vec<u8>, status: &str, id: &[u8], member: &str) {
+    let length = JSON.len() + id.len() + member.len() + 2;
+    push(
+        out,
+        &["HTTP/1.1 ", status, "\r\ncontent-type: application/json\r\ncontent-length: ", &length.to_string()],
+    );
+    push(out, &["\r\n\r\n", JSON]);
+    out.extend_from_slice(id);
+    push(out, &[",", member, "}"]);
+}
+
+pub(crate) fn push(out: &mut Vec<u8>, parts: &[&str]) {
+    parts.iter().for_each(|part| out.extend_from_slice(part.as_bytes()));
+}
+
+fn tools_list(modern: bool) -> String {
+    let tools = ["echo", "blob64k", "blob1m", "events20", "slow"].map(|name| {
+        format!(r#"{{"name":"{name}","description":"bench","inputSchema":{{"type":"object"}}}}"#)
+    });
+    let kind = if modern { r#""resultType":"complete","ttlMs":60000,"cacheScope":"private","# } else { "" };
+    format!(r#""result":{{{kind}"tools":[{}]}}"#, tools.join(","))
+}
+
+const JSON: &str = r#"{"jsonrpc":"2.0","id":"#;
+const INITIALIZED: &str = r#""result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"bench-server","version":"1"}}"#;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_answer_has_the_length_it_says() {
+        let mut out = Vec::new();
+        json(&mut out, "200 OK", b"7", r#""result":{}"#);
+        let text = String::from_utf8(out).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        assert_eq!(body, r#"{"jsonrpc":"2.0","id":7,"result":{}}"#);
+        assert!(head.ends_with(&format!("content-length: {}", body.len())));
+    }
+}

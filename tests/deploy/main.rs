@@ -1,0 +1,234 @@
+//! What is in `deploy/` parses, agrees with itself and with the program's defaults. Needs no root and no cluster; a
+//! real installation is not tried here.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+/// What the program needs from the kernel; the unit says what each is for.
+const CAPABILITIES: [&str; 6] = ["BPF", "NET_ADMIN", "PERFMON", "SYS_ADMIN", "SYS_PTRACE", "DAC_OVERRIDE"];
+const METRICS_PORT: u64 = 9464;
+const CONFIG: &str = "/etc/interlock/config.yaml";
+
+fn deploy(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").join(file)
+}
+
+fn read(file: &str) -> String {
+    let path = deploy(file);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("read {}: {error}", path.display()))
+}
+
+#[track_caller]
+fn yaml(text: &str) -> Value {
+    serde_saphyr::from_str(text).expect("YAML")
+}
+
+fn container() -> Value {
+    yaml(&read("kubernetes/daemonset.yaml"))["spec"]["template"]["spec"]["containers"][0].clone()
+}
+
+/// The two configurations that are shipped, by where they are.
+fn configs() -> [(&'static str, Value); 2] {
+    let map = yaml(&read("kubernetes/configmap.yaml"));
+    let text = map["data"]["config.yaml"].as_str().expect("the ConfigMap holds config.yaml");
+    [("systemd", yaml(&read("systemd/config.yaml"))), ("kubernetes", yaml(text))]
+}
+
+fn strings(value: &Value) -> BTreeSet<&str> {
+    value.as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+}
+
+/// The values of one setting of the unit, over all lines that set it.
+fn unit(setting: &str) -> Vec<String> {
+    let text = read("systemd/interlock.service");
+    let values =
+        text.lines().filter_map(|line| line.strip_prefix(setting)?.strip_prefix('=').map(str::to_owned));
+    values.collect()
+}
+
+#[test]
+fn every_manifest_is_what_its_name_says() {
+    for entry in fs::read_dir(deploy("kubernetes")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "yaml") {
+            let manifest = yaml(&fs::read_to_string(&path).unwrap());
+            let name = path.file_stem().unwrap().to_str().unwrap();
+            // A kustomization has neither of them, and needs none.
+            if name != "kustomization" {
+                assert!(
+                    manifest["apiVersion"].is_string() && manifest["metadata"]["name"].is_string(),
+                    "{name}"
+                );
+                assert!(manifest["kind"].as_str().unwrap().to_lowercase().starts_with(name), "{name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn manifests_name_each_other_rightly() {
+    let set = yaml(&read("kubernetes/daemonset.yaml"));
+    let account = yaml(&read("kubernetes/serviceaccount.yaml"));
+    let map = yaml(&read("kubernetes/configmap.yaml"));
+    let namespace = yaml(&read("kubernetes/namespace.yaml"))["metadata"]["name"].clone();
+    for manifest in [&set, &account, &map] {
+        assert_eq!(manifest["metadata"]["namespace"], namespace);
+    }
+    let pod = &set["spec"]["template"];
+    assert_eq!(pod["spec"]["serviceAccountName"], account["metadata"]["name"]);
+    assert_eq!(set["spec"]["selector"]["matchLabels"], pod["metadata"]["labels"]);
+    let volumes = pod["spec"]["volumes"].as_array().unwrap();
+    let config = volumes.iter().find(|volume| volume["name"] == "config").unwrap();
+    assert_eq!(config["configMap"]["name"], map["metadata"]["name"]);
+    let named: BTreeSet<&str> = volumes.iter().map(|volume| volume["name"].as_str().unwrap()).collect();
+    let mounts = container()["volumeMounts"].clone();
+    let mounted = mounts.as_array().unwrap().iter().map(|mount| mount["name"].as_str().unwrap()).collect();
+    assert_eq!(named, mounted, "every volume is mounted and every mount has a volume");
+}
+
+#[test]
+fn unit_and_daemonset_allow_the_same() {
+    let wanted: BTreeSet<&str> = CAPABILITIES.into();
+    let context = container()["securityContext"].clone();
+    assert_eq!(strings(&context["capabilities"]["add"]), wanted);
+    assert_eq!(context["capabilities"]["drop"], serde_json::json!(["ALL"]));
+    assert_eq!(context["privileged"], false);
+    let bounding = unit("CapabilityBoundingSet").join(" ");
+    assert_eq!(
+        bounding.split(' ').map(|name| name.trim_start_matches("CAP_")).collect::<BTreeSet<_>>(),
+        wanted
+    );
+    let text = read("systemd/interlock.service");
+    for name in CAPABILITIES {
+        assert!(
+            text.lines().any(|line| line.starts_with(&format!("# CAP_{name} "))),
+            "CAP_{name}: no word of why"
+        );
+    }
+}
+
+#[test]
+fn both_run_the_program_alike() {
+    let command = container()["command"].clone();
+    let command: Vec<&str> = command.as_array().unwrap().iter().map(|word| word.as_str().unwrap()).collect();
+    assert_eq!(command[1..], ["run", "--config", CONFIG]);
+    assert_eq!(unit("ExecStart"), [command.join(" ")]);
+}
+
+#[test]
+fn folders_of_the_config_can_be_written() {
+    for (place, config) in configs() {
+        for (key, below) in [
+            ("state_dir", "/var/lib/interlock"),
+            ("runtime_dir", "/run/interlock"),
+            ("pin_dir", "/sys/fs/bpf"),
+        ] {
+            assert!(config[key].as_str().unwrap().starts_with(below), "{place}: {key}");
+        }
+        assert!(config["records"]["path"].as_str().unwrap().starts_with("/var/log/interlock/"), "{place}");
+        assert!(config["rules"].as_str().unwrap().starts_with("/etc/interlock/"), "{place}");
+    }
+    for setting in ["StateDirectory", "RuntimeDirectory", "LogsDirectory", "ConfigurationDirectory"] {
+        assert_eq!(unit(setting), ["interlock"], "{setting}");
+    }
+    assert_eq!(unit("ReadWritePaths"), ["/sys/fs/bpf /sys/fs/cgroup"]);
+    let set = yaml(&read("kubernetes/daemonset.yaml"));
+    let mounts = container()["volumeMounts"].clone();
+    for volume in set["spec"]["template"]["spec"]["volumes"].as_array().unwrap() {
+        let mount = mounts.as_array().unwrap().iter().find(|mount| mount["name"] == volume["name"]).unwrap();
+        if let Some(host) = volume["hostPath"]["path"].as_str() {
+            assert_eq!(mount["mountPath"], host, "what the node and the pod call it");
+            assert_ne!(mount["readOnly"], true, "{host}");
+        }
+    }
+    for kernel in ["/sys/fs/cgroup", "/sys/fs/bpf"] {
+        let mount = mounts.as_array().unwrap().iter().find(|mount| mount["mountPath"] == kernel).unwrap();
+        assert_eq!(mount["mountPropagation"], "HostToContainer", "{kernel}");
+    }
+}
+
+#[test]
+fn probes_and_scrapes_find_the_metrics_port() {
+    let container = container();
+    let port = &container["ports"][0];
+    assert_eq!(port["containerPort"], METRICS_PORT);
+    for (probe, path) in [("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")] {
+        assert_eq!(container[probe]["httpGet"], serde_json::json!({"path": path, "port": port["name"]}));
+    }
+    let set = yaml(&read("kubernetes/daemonset.yaml"));
+    let scraped = &set["spec"]["template"]["metadata"]["annotations"]["prometheus.io/port"];
+    assert_eq!(scraped.as_str().unwrap(), METRICS_PORT.to_string());
+    for (place, config) in configs() {
+        let address: std::net::SocketAddr = config["metrics_addr"].as_str().unwrap().parse().unwrap();
+        assert_eq!(u64::from(address.port()), METRICS_PORT, "{place}");
+        // Only a pod has an address that a NetworkPolicy guards.
+        assert_eq!(address.ip().is_loopback(), place == "systemd", "{place}");
+    }
+}
+
+#[test]
+fn node_is_seen_and_agents_are_not_in_reach_of_the_token() {
+    let set = yaml(&read("kubernetes/daemonset.yaml"));
+    let pod = &set["spec"]["template"]["spec"];
+    assert_eq!((&pod["hostPID"], &pod["hostNetwork"]), (&Value::Bool(true), &Value::Bool(false)));
+    assert_eq!(pod["automountServiceAccountToken"], false);
+}
+
+#[test]
+fn shipped_rules_are_in_the_known_shape() {
+    let map = yaml(&read("kubernetes/configmap.yaml"));
+    for rules in [yaml(&read("systemd/rules.yaml")), yaml(map["data"]["rules.yaml"].as_str().unwrap())] {
+        assert_eq!(rules["version"], 1);
+        for rule in rules["rules"].as_array().unwrap() {
+            assert!(
+                rule["id"].is_string() && rule["reason"].is_string() && rule["match"].is_object(),
+                "{rule}"
+            );
+            assert_eq!(rule["action"], "deny", "{rule}");
+        }
+    }
+}
+
+#[test]
+fn unit_keeps_what_the_program_needs() {
+    for breaking in [
+        "ProtectControlGroups",
+        "ProtectKernelTunables",
+        "ProtectProc",
+        "PrivateUsers",
+        "PrivateNetwork",
+        "RestrictNamespaces",
+        "DynamicUser",
+    ] {
+        assert_eq!(unit(breaking), Vec::<String>::new(), "{breaking} breaks it");
+    }
+    assert_eq!((unit("Type"), unit("Restart")), (vec!["exec".to_owned()], vec!["always".to_owned()]));
+    // Two sockets for each of `limits.connections`.
+    assert!(unit("LimitNOFILE")[0].parse::<u32>().unwrap() > 2 * 20_000);
+}
+
+#[test]
+fn systemd_itself_finds_no_fault_with_the_unit() {
+    let program = ["/usr/bin/systemd-analyze", "/bin/systemd-analyze"]
+        .into_iter()
+        .find(|file| Path::new(file).exists());
+    let Some(program) = program else {
+        eprintln!("skipped: this machine has no systemd-analyze");
+        return;
+    };
+    // It also looks for the program, which need not be installed where this test runs.
+    let text = read("systemd/interlock.service").replace("/usr/local/bin/interlock", "/bin/true");
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("unit");
+    fs::create_dir_all(&folder).unwrap();
+    let file = folder.join("interlock.service");
+    fs::write(&file, text).unwrap();
+    let output = Command::new(program).args(["verify", "--man=no"]).arg(&file).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    // Of the host's own units it may complain as it likes.
+    let ours: Vec<&str> = said.lines().filter(|line| line.contains("interlock.service")).collect();
+    assert!(ours.is_empty(), "{said}");
+}

@@ -1,0 +1,87 @@
+//! The report as a person reads it.
+
+use super::matrix::{Cell, Effort};
+use super::memory::{Bystander, Memory};
+use super::probe::Probe;
+
+pub(crate) fn matrix(cells: &[Cell], effort: Effort) {
+    println!(
+        "\nLoad: medians of {} alternating rounds of {} s; in brackets the ratio to direct",
+        effort.rounds, effort.seconds
+    );
+    println!(
+        "{:<6} {:>5}  {:<11} {:>16} {:>18} {:>18} {:>15} {:>10}",
+        "shape", "conns", "way", "calls/s", "p50 µs", "p99 µs", "CPU s/1k calls", "µs/call"
+    );
+    let mut last = ("", 0);
+    for cell in cells {
+        let this = (cell.shape, cell.connections);
+        let (shape, connections) =
+            if this == last { ("", String::new()) } else { (cell.shape, cell.connections.to_string()) };
+        last = this;
+        let with_ratio = |value: f64, ratio: f64| format!("{value:.0} ({ratio:.2})");
+        let or_dash = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
+        println!(
+            "{shape:<6} {connections:>5}  {:<11} {:>16} {:>18} {:>18} {:>15} {:>10}{}",
+            cell.way,
+            with_ratio(cell.throughput, cell.ratio.throughput),
+            with_ratio(cell.p50_us, cell.ratio.p50),
+            with_ratio(cell.p99_us, cell.ratio.p99),
+            or_dash(cell.cpu_s_per_1000.map(|seconds| format!("{seconds:.4}"))),
+            or_dash(cell.cpu_us_per_call.map(|us| format!("{us:.1}"))),
+            if cell.errors + cell.refusals > 0 { "  errors!" } else { "" },
+        );
+    }
+}
+
+pub(crate) fn memory(memory: Option<&Memory>) {
+    let Some(memory) = memory else { return };
+    let mib = |kib: u64| kib as f64 / 1024.0;
+    println!("\nMemory (VmRSS)");
+    println!("  idle                     {:>8.1} MiB", mib(memory.idle_kib));
+    println!("  idle, 1000 rules         {:>8.1} MiB", mib(memory.idle_1000_rules_kib));
+    println!(
+        "  {} connections open    {:>8.1} MiB   {:.1} KiB per connection",
+        memory.connections,
+        mib(memory.open_kib),
+        memory.per_connection_kib
+    );
+    println!("  after they closed        {:>8.1} MiB", mib(memory.closed_kib));
+}
+
+pub(crate) fn bystander(bystander: Option<&Bystander>) {
+    let Some(bystander) = bystander else { return };
+    println!("\nA process that is no agent: connect, call, close");
+    println!(
+        "  programs attached {:.1} µs, outside {:.1} µs: ratio {:.3} (outside against outside {:.3})",
+        bystander.attached_p50_us, bystander.outside_p50_us, bystander.ratio, bystander.noise
+    );
+    println!("  its connections that interlock took: {}", bystander.connections_touched);
+}
+
+pub(crate) fn stop(stop: Option<&Probe>) {
+    let Some(stop) = stop else { return };
+    println!("\nStop: {} stops and releases under 32 connections of load", stop.stops);
+    println!(
+        "  order to answer (the command)   p50 {:.1} ms   p99 {:.1} ms",
+        stop.answer_ms_p50, stop.answer_ms_p99
+    );
+    println!(
+        "  issued to in force (the daemon) p50 {:.0} µs   p99 {:.0} µs",
+        stop.in_force_us_p50, stop.in_force_us_p99
+    );
+    println!(
+        "  calls read by the server {}, refused to the agent {}",
+        stop.calls_at_server, stop.calls_refused
+    );
+    let fates: Vec<String> = stop.fates.iter().map(|(fate, count)| format!("{fate} {count}")).collect();
+    println!(
+        "  in flight, as the answers list them: {}",
+        if fates.is_empty() { "none".into() } else { fates.join(", ") }
+    );
+    println!(
+        "  at the server after an answer: {} (and {} it lists as on their way)",
+        stop.after_answer, stop.after_answer_listed
+    );
+    println!("  disagreements between answers, server and agent: {}", stop.disagreements.len());
+}

@@ -1,0 +1,33 @@
+//! `cargo xtask test`: makes ready what the tests need, runs every test this machine can run, and names the ones it
+//! cannot.
+
+use crate::{ebpf, sdk, shell};
+
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Only what needs neither root nor the SDKs
+    #[arg(long)]
+    plain: bool,
+}
+
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    let whole = !options.plain && shell::is_root();
+    if whole {
+        ebpf::run()?;
+        sdk::provision()?;
+    }
+    shell::run(&mut shell::cargo(&["test", "--workspace"]))?;
+    if whole {
+        // Two at a time: each test runs a daemon, a server and an agent.
+        let tests =
+            ["test", "--package", "agent-tests", "--features", "root-tests", "--", "--test-threads=2"];
+        return shell::run(&mut shell::cargo(&tests));
+    }
+    let why =
+        if options.plain { "--plain was given" } else { "this is not root, and they attach kernel programs" };
+    println!(
+        "test: SKIPPED: the whole-program tests (agents in cgroups and network namespaces of their own, the official \
+         SDKs, the stop under load), because {why}. Run `cargo xtask test` as root for them."
+    );
+    Ok(())
+}
