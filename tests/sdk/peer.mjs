@@ -1,13 +1,15 @@
 // What the TypeScript peers share: the log of received calls, and the script a client runs.
 // Nothing here imports an SDK, so that both generations of it can use this file.
 
-import { appendFileSync } from 'node:fs';
+import { appendFileSync, writeSync } from 'node:fs';
 import { createInterface } from 'node:readline';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { parseArgs } from 'node:util';
 
+// Not process.stdout: what that still buffers is lost at process.exit.
 export function say(line) {
-  process.stdout.write(JSON.stringify(line) + '\n');
+  let bytes = Buffer.from(JSON.stringify(line) + '\n');
+  while (bytes.length > 0) bytes = bytes.subarray(writeSync(1, bytes));
 }
 
 // --- servers ---
