@@ -3,6 +3,8 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::time::{ClockId, clock_gettime};
+
 /// Long enough for a loaded machine of two cores; a test that passes never waits for it.
 pub const DEADLINE: Duration = Duration::from_secs(20);
 
@@ -25,4 +27,10 @@ pub fn within<T>(time: Duration, mut ready: impl FnMut() -> Option<T>) -> Option
         }
         thread::sleep(POLL);
     }
+}
+
+/// Now on the clock that the peers' logs use.
+pub fn monotonic_ns() -> i64 {
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).expect("there is a monotonic clock");
+    now.tv_sec() * 1_000_000_000 + now.tv_nsec()
 }

@@ -1,8 +1,9 @@
 //! Every SDK's client against a server of another SDK, each in its own cgroup and network namespace (W5, W6): a refused
 //! call fails in protocol, and the session goes on as if nothing had happened.
 
-use agent_tests::agent::{Agent, Step, call, list};
+use agent_tests::agent::{Agent, Step, call, list, wait_line};
 use agent_tests::records::rules;
+use agent_tests::world::{SERVER_V4, SERVER_V6};
 use agent_tests::{Daemon, Era, Sdk, Server, World};
 use serde_json::json;
 
@@ -68,15 +69,7 @@ fn refused_call_leaves_the_session_working(client: Sdk, era: Era, server: Sdk, r
     assert_eq!(worked(progress), "3 steps");
     assert_eq!(worked(big).len(), 300 * 1024);
 
-    let decision = daemon.records().decision("wire_transfer", "deny");
-    assert_eq!(decision["agent"], "coder");
-    assert_eq!(rules(&decision), ["no-transfers"]);
-    assert!(refused.is_error, "{refused:?}");
-    assert!(refused.text.contains("no-transfers"), "the agent is told the rule: {refused:?}");
-    let id = decision["decision"].as_str().expect("a decision has an id");
-    assert!(refused.text.contains(id), "the agent is told the decision {id}: {refused:?}");
-    assert!(server.started("wire_transfer").is_empty(), "a refused call reaches no server");
-
+    check_refusal(&daemon, &server, refused);
     let decisions = daemon.records().of("decision");
     let count =
         |field: &str, value: &str| decisions.iter().filter(|decision| decision[field] == value).count();
@@ -85,6 +78,33 @@ fn refused_call_leaves_the_session_working(client: Sdk, era: Era, server: Sdk, r
         count("method", "initialize") <= 1 && count("method", "server/discover") <= 1,
         "nothing reconnects"
     );
+}
+
+/// Servers may answer with plain JSON instead of SSE, and may be reached over IPv6.
+#[test]
+#[cfg_attr(not(feature = "root-tests"), ignore = "needs root, BPF and the SDKs")]
+fn plain_json_and_ipv6_change_nothing() {
+    let world = World::new();
+    let daemon = Daemon::start(&world, NO_TRANSFERS);
+    let servers = [
+        (Sdk::Py1, SERVER_V6, &["--json"][..]),
+        (Sdk::Ts2, SERVER_V4, &["--json"]),
+        (Sdk::Py2, SERVER_V6, &[]),
+    ];
+    for (sdk, host, more) in servers {
+        let server = Server::start_on(&world, sdk, host, more);
+        let script = json!([
+            call("echo", json!({"text": "before"})),
+            call("wire_transfer", json!({"amount": 5000})),
+            call("echo", json!({"text": "after"})),
+        ]);
+        let agent = Agent::start(&world, "coder", Sdk::Rmcp, Era::Auto, &server.url(), &script);
+        agent.connected();
+        let steps = agent.rest();
+        let [before, refused, after] = &steps[..] else { panic!("{steps:?}") };
+        assert_eq!((worked(before), worked(after)), ("before", "after"));
+        check_refusal(&daemon, &server, refused);
+    }
 }
 
 /// The same pairs without `interlock`: a failure above is not the peers' fault.
@@ -122,6 +142,41 @@ fn peers_agree_without_interlock() {
             assert_eq!(steps[5].text, "accept", "{pair}");
         }
     }
+}
+
+/// A call that its SDK gives up is cancelled at the server: what a stop does upstream can be seen there.
+#[test]
+#[cfg_attr(not(feature = "root-tests"), ignore = "needs root and the SDKs")]
+fn servers_notice_a_cancelled_call_without_interlock() {
+    let world = World::new();
+    for server in Sdk::ALL {
+        let server = Server::start(&world, server);
+        for (count, (client, era)) in
+            [(Sdk::Ts1, Era::Legacy), (Sdk::Rmcp, Era::Auto)].into_iter().enumerate()
+        {
+            let mut slow = call("slow", json!({"seconds": 60}));
+            slow["timeout"] = json!(0.3);
+            let agent =
+                Agent::start(&world, "coder", client, era, &server.url(), &json!([slow, wait_line()]));
+            agent.connected();
+            assert_eq!(agent.step().error, "timeout");
+            server.wait("slow", "cancelled", count + 1);
+        }
+    }
+}
+
+/// The agent is told the rule and the decision, and the server nothing.
+fn check_refusal(daemon: &Daemon, server: &Server, refused: &Step) {
+    let decision = daemon.records().decision("wire_transfer", "deny");
+    assert_eq!(decision["agent"], "coder");
+    assert_eq!(rules(&decision), ["no-transfers"]);
+    assert!(refused.is_error, "{refused:?}");
+    assert!(refused.text.contains("no-transfers"), "the agent is told the rule: {refused:?}");
+    let denied = daemon.records().of("decision").into_iter().filter(|decision| decision["verdict"] == "deny");
+    let mut ids =
+        denied.map(|decision| decision["decision"].as_str().expect("a decision has an id").to_owned());
+    assert!(ids.any(|id| refused.text.contains(&id)), "the agent is told the decision: {refused:?}");
+    assert!(server.started("wire_transfer").is_empty(), "a refused call reaches no server");
 }
 
 fn worked(step: &Step) -> &str {
