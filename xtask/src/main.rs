@@ -3,6 +3,7 @@
 mod bench;
 mod check;
 mod ebpf;
+mod sdk;
 mod setup;
 mod shell;
 mod test;
@@ -25,6 +26,8 @@ enum Task {
     Setup(setup::Options),
     /// Build the kernel object, which the next build of agent-user embeds
     Ebpf,
+    /// Make the MCP SDKs ready that the tests talk to
+    Sdk,
     /// Measure what interlock costs next to direct calls, and that a stop stops
     Bench(bench::Options),
     /// Formatting, lints for the host and for the kernel, and the rules of this repository
@@ -37,6 +40,7 @@ fn main() -> anyhow::Result<()> {
     match Args::parse().task {
         Task::Setup(options) => setup::run(&options),
         Task::Ebpf => ebpf::run(),
+        Task::Sdk => sdk::provision(),
         Task::Bench(options) => bench::run(&options),
         Task::Check(options) => check::run(&options),
         Task::Test(options) => test::run(&options),

@@ -1,0 +1,132 @@
+//! The daemon of a world: the real `interlock run`, in a cgroup of its own.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use nix::sys::signal::Signal;
+
+use crate::cli::Cli;
+use crate::metrics::Metrics;
+use crate::process::Process;
+use crate::records::Records;
+use crate::sdk::binary;
+use crate::wait::wait_for;
+use crate::world::{World, free_port, mount_bpffs};
+
+/// The agents every configuration of the tests names; the cgroup `coder-2` is `coder` too.
+const AGENTS: [&str; 3] = ["coder", "sibling", "parked"];
+
+/// The path of the program under test.
+pub fn interlock() -> String {
+    std::env::var("INTERLOCK_BIN").unwrap_or_else(|_| binary("interlock"))
+}
+
+/// The running daemon of one world.
+pub struct Daemon {
+    process: Process,
+    config: PathBuf,
+    rules: PathBuf,
+    cli: Cli,
+    records: Records,
+    metrics: Metrics,
+}
+
+impl Daemon {
+    /// Starts a daemon with these rules, and waits until it is ready.
+    pub fn start(world: &World, rules: &str) -> Self {
+        Self::start_with(world, rules, "")
+    }
+
+    /// Starts a daemon with more lines of configuration.
+    pub fn start_with(world: &World, rules: &str, more: &str) -> Self {
+        mount_bpffs();
+        let (config, rules_file) = (world.path("config.yaml"), world.path("rules.yaml"));
+        let (run, records) = (world.path("run"), world.path("records.jsonl"));
+        let port = free_port();
+        let cgroup = world.cgroup();
+        let agents = AGENTS
+            .map(|name| format!("  - {{name: {name}, cgroup: \"{cgroup}/agents/{name}*\"}}\n"))
+            .concat();
+        let text = format!(
+            "version: 1\nattach: [{cgroup}]\nagents:\n{agents}rules: {rules}\nstate_dir: {state}\nruntime_dir: {run}\n\
+             pin_dir: {pins}\nrecords: {{path: {records}, arguments: digest}}\nmetrics_addr: 127.0.0.1:{port}\n\
+             evidence_window: 3s\nexec_cgroup: {cgroup}/exec\n{more}",
+            rules = rules_file.display(),
+            state = world.path("state").display(),
+            run = run.display(),
+            pins = world.pin_dir().display(),
+            records = records.display(),
+        );
+        fs::write(&rules_file, rules).expect("write the rules");
+        fs::write(&config, text).expect("write the configuration");
+        let daemon = Self {
+            process: run_daemon(world, &config),
+            config,
+            rules: rules_file,
+            cli: Cli::new(&run),
+            records: Records::new(records),
+            metrics: Metrics::new(port),
+        };
+        daemon.ready();
+        daemon
+    }
+
+    /// The command line of this daemon.
+    pub fn cli(&self) -> &Cli {
+        &self.cli
+    }
+
+    /// Its records.
+    pub fn records(&self) -> &Records {
+        &self.records
+    }
+
+    /// Its metrics.
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// Its rules file, which a test may write.
+    pub fn rules(&self) -> &Path {
+        &self.rules
+    }
+
+    /// Waits until it holds a cgroup that was made while it ran.
+    pub fn holds(&self, cgroup: &str) {
+        let is_listed = || self.cli.run(&["agents"]).json.to_string().contains(&format!("\"{cgroup}\""));
+        wait_for(&format!("{cgroup} to be held"), || is_listed().then_some(()));
+    }
+
+    /// Asks it to end, and waits.
+    pub fn stop(&mut self) {
+        self.process.signal(Signal::SIGTERM);
+        self.process.wait();
+    }
+
+    /// Kills it without a word.
+    pub fn crash(&mut self) {
+        self.process.signal(Signal::SIGKILL);
+        self.process.wait();
+    }
+
+    /// Starts it again with the same configuration, and waits until it is ready.
+    pub fn restart(&mut self, world: &World) {
+        assert!(!self.process.is_running(), "stop or crash it first");
+        self.process = run_daemon(world, &self.config);
+        self.ready();
+    }
+
+    /// Its process.
+    pub fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
+
+    fn ready(&self) {
+        wait_for("the daemon to be ready", || (self.cli.try_run(&["status"])?.code == 0).then_some(()));
+    }
+}
+
+fn run_daemon(world: &World, config: &Path) -> Process {
+    let config = config.display().to_string();
+    world.start_operator("interlock", &[interlock(), "run".to_owned(), "--config".to_owned(), config])
+}

@@ -1,0 +1,72 @@
+//! The `interlock` command line, as an operator or a script uses it: `--json`, and the exit code.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::app::interlock;
+
+/// The command line of one daemon.
+pub struct Cli {
+    runtime_dir: PathBuf,
+}
+
+/// What a command answered.
+#[derive(Debug)]
+pub struct Answer {
+    /// The exit code.
+    pub code: i32,
+    /// stdout as JSON; `null` when it is none.
+    pub json: Value,
+    /// stderr.
+    pub stderr: String,
+}
+
+impl Cli {
+    /// The command line of the daemon with this runtime folder.
+    pub fn new(runtime_dir: &Path) -> Self {
+        Self { runtime_dir: runtime_dir.to_owned() }
+    }
+
+    /// The command with its flags, for a caller that starts it somewhere else (in an agent's cgroup, say).
+    pub fn command(&self, args: &[&str]) -> Vec<String> {
+        let flags = ["--runtime-dir".to_owned(), self.runtime_dir.display().to_string(), "--json".to_owned()];
+        let args = args.iter().map(|&arg| arg.to_owned());
+        [interlock()].into_iter().chain(flags).chain(args).collect()
+    }
+
+    /// Runs a command.
+    pub fn run(&self, args: &[&str]) -> Answer {
+        self.try_run(args).unwrap_or_else(|| panic!("interlock {} was ended by a signal", args.join(" ")))
+    }
+
+    /// Runs a command; `None` when a signal ended it.
+    pub fn try_run(&self, args: &[&str]) -> Option<Answer> {
+        let command = self.command(args);
+        let output = Command::new(&command[0])
+            .args(&command[1..])
+            .output()
+            .unwrap_or_else(|error| panic!("run {}: {error}", command[0]));
+        Some(Answer {
+            code: output.status.code()?,
+            json: serde_json::from_slice(&output.stdout).unwrap_or_default(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        })
+    }
+
+    /// Stops what `selectors` name; answers the stop's id and the whole answer.
+    pub fn stop(&self, selectors: &[&str], level: &str) -> (String, Answer) {
+        let tail = ["--level", level, "--reason", "a test says so", "--wait", "5s"];
+        let answer = self.run(&[&["stop"], selectors, &tail].concat());
+        assert!(matches!(answer.code, 0 | 3), "{answer:?}");
+        assert_eq!(answer.json["in_force"], true, "{answer:?}");
+        let id = answer.json["stop"]["id"].as_str().unwrap_or_else(|| panic!("a stop has an id: {answer:?}"));
+        (id.to_owned(), answer)
+    }
+
+    /// Releases a stop.
+    pub fn release(&self, id: &str) -> Answer {
+        self.run(&["release", id, "--reason", "the test is over"])
+    }
+}

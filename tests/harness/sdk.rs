@@ -1,0 +1,110 @@
+//! The SDKs of the tests: how each one's server and client are started. `cargo xtask sdk` makes them ready.
+
+use std::path::{Path, PathBuf};
+
+/// An SDK that the tests have a server and a client of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sdk {
+    /// PyPI `mcp` before 2.0
+    Py1,
+    /// PyPI `mcp` 2.x
+    Py2,
+    /// npm `@modelcontextprotocol/sdk`
+    Ts1,
+    /// npm `@modelcontextprotocol/{server,client}` 2.x
+    Ts2,
+    /// The crate `rmcp`
+    Rmcp,
+}
+
+/// What a client is told to speak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Era {
+    /// `initialize`: 2025-11-25
+    Legacy,
+    /// `server/discover`: 2026-07-28 where the server has it
+    Auto,
+}
+
+impl Sdk {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Py1, Self::Py2, Self::Ts1, Self::Ts2, Self::Rmcp];
+
+    /// Whether it speaks 2026-07-28.
+    pub fn is_modern(self) -> bool {
+        matches!(self, Self::Py2 | Self::Ts2 | Self::Rmcp)
+    }
+
+    /// A short name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Py1 => "py1",
+            Self::Py2 => "py2",
+            Self::Ts1 => "ts1",
+            Self::Ts2 => "ts2",
+            Self::Rmcp => "rmcp",
+        }
+    }
+
+    /// The command of its server, without arguments.
+    pub fn server(self) -> Vec<String> {
+        match self {
+            Self::Rmcp => vec![binary("mcp-server")],
+            other => other.program("server"),
+        }
+    }
+
+    /// The command of its client, without arguments but the era.
+    pub fn client(self, era: Era) -> Vec<String> {
+        let mut command = match self {
+            Self::Rmcp => vec![binary("mcp-client")],
+            other => other.program("client"),
+        };
+        match era {
+            Era::Auto => assert!(self.is_modern(), "{} speaks no 2026-07-28", self.name()),
+            Era::Legacy if !self.is_modern() => return command,
+            Era::Legacy => {}
+        }
+        let mode = if era == Era::Auto { "auto" } else { "legacy" };
+        command.extend(["--mode".to_owned(), mode.to_owned()]);
+        command
+    }
+
+    fn program(self, role: &str) -> Vec<String> {
+        let name = self.name();
+        match self {
+            Self::Py1 | Self::Py2 => {
+                let python = ready(target().join("sdk").join(name).join("bin/python"));
+                let program = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("sdk/{role}_{name}.py"));
+                // -B: the sources stay clean of compiled files
+                vec![python, "-B".to_owned(), program.display().to_string()]
+            }
+            _ => {
+                // Linked to beside node_modules; Node has to look for packages there, not where the link leads.
+                let program = ready(target().join("sdk/node").join(format!("{role}_{name}.mjs")));
+                let flags = ["node", "--preserve-symlinks", "--preserve-symlinks-main"].map(str::to_owned);
+                flags.into_iter().chain([program]).collect()
+            }
+        }
+    }
+}
+
+/// A program of this package, or `interlock`, from where the tests were built.
+pub fn binary(name: &str) -> String {
+    // target/{debug,release}/deps/system-… → target/{debug,release}
+    let test = std::env::current_exe().expect("the test has a path");
+    let folder = test.ancestors().nth(2).expect("tests are built below target");
+    let path = folder.join(name);
+    assert!(path.exists(), "{} is missing: cargo build --workspace", path.display());
+    path.display().to_string()
+}
+
+fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../target"), PathBuf::from)
+}
+
+fn ready(path: PathBuf) -> String {
+    assert!(path.exists(), "{} is missing: cargo xtask sdk", path.display());
+    path.display().to_string()
+}

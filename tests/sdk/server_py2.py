@@ -1,0 +1,82 @@
+"""MCP server on the Python SDK 2.x: 2026-07-28 and everything before it, on one URL."""
+
+from typing import Annotated
+
+from mcp.server.mcpserver import Context, Elicit, ElicitationResult, MCPServer, Resolve
+from mcp.server.transport_security import TransportSecuritySettings
+from pydantic import BaseModel
+
+import peer
+
+args = peer.server_args()
+log = peer.Log(args.log)
+server = MCPServer("bank-py2")
+
+
+@server.tool(structured_output=False)
+async def echo(text: str) -> str:
+    """Says the text back."""
+    with log.call("echo", text=text):
+        return text
+
+
+@server.tool(structured_output=False)
+async def add(a: float, b: float) -> str:
+    """Adds two numbers."""
+    with log.call("add", a=a, b=b):
+        return f"{a + b:g}"
+
+
+@server.tool(structured_output=False)
+async def slow(seconds: float) -> str:
+    """Takes its time."""
+    with log.call("slow", seconds=seconds):
+        await peer.sleep_in_steps(seconds)
+        return f"slept {seconds:g} s"
+
+
+@server.tool(structured_output=False)
+async def wire_transfer(amount: float) -> str:
+    """Moves money."""
+    with log.call("wire_transfer", amount=amount):
+        return f"transferred {amount:g}"
+
+
+class Reply(BaseModel):
+    ok: bool
+
+
+async def question() -> Elicit[Reply]:
+    # The SDK asks on the answer's stream up to 2025-11-25, and with `input_required` from 2026-07-28 on.
+    log.write("ask", {}, "start")
+    return Elicit("may I?", Reply)
+
+
+@server.tool(structured_output=False)
+async def ask(reply: Annotated[ElicitationResult[Reply], Resolve(question)]) -> str:
+    """Asks the user before it answers."""
+    log.write("ask", {}, "end")
+    return reply.action
+
+
+@server.tool(structured_output=False)
+async def big(kib: int) -> str:
+    """Answers with that many KiB of text."""
+    with log.call("big", kib=kib):
+        return "x" * (kib * 1024)
+
+
+@server.tool(structured_output=False)
+async def progress(steps: int, ctx: Context) -> str:
+    """Reports each step, then answers."""
+    with log.call("progress", steps=steps):
+        for step in range(1, steps + 1):
+            await ctx.report_progress(step, steps)
+        return f"{steps} steps"
+
+
+app = server.streamable_http_app(
+    json_response=args.json,
+    transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
+)
+peer.serve(app, args)

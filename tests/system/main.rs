@@ -1,0 +1,24 @@
+//! Whole-program tests: the real daemon, real kernel programs, agents and servers as real processes on the official
+//! SDKs. One file per theme, every test in a world of its own. They need root, BPF and `cargo xtask sdk`, and show as
+//! ignored without the feature `root-tests`. The numbers W1…, S1…, K8 are real-world cases, told where they are tested.
+
+mod agents;
+mod pairs;
+mod restart;
+mod rules;
+mod stop;
+mod wire;
+
+/// Refuses the one tool that moves money.
+const NO_TRANSFERS: &str = "
+version: 1
+rules:
+  - id: no-transfers
+    action: deny
+    phase: request
+    match: {method: tools/call, tool: [wire_transfer]}
+    reason: transfers need a person
+";
+
+/// No rule at all.
+const NO_RULES: &str = "version: 1\nrules: []\n";

@@ -1,0 +1,122 @@
+//! The official MCP SDKs that the whole-program tests talk to: two venvs and one `node_modules` below `target/sdk/`,
+//! from the pins in `tests/sdk/`. Running it again does nothing until a pin changes.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs};
+
+use anyhow::{Context as _, bail};
+
+/// The file in an installed folder that holds the pins it was made from.
+const PINS: &str = ".pins";
+
+/// Makes the SDKs ready, and says what it did.
+pub(crate) fn provision() -> anyhow::Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask lies in the workspace")?;
+    let pins = root.join("tests/sdk");
+    let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    let sdk = target.join("sdk");
+    need(
+        "python3",
+        "import ensurepip, sys; assert sys.version_info >= (3, 10)",
+        "3.10",
+        &["python3", "python3-venv"],
+    )?;
+    need(
+        "node",
+        "process.exit(process.versions.node.split('.')[0] >= 20 ? 0 : 1)",
+        "20",
+        &["nodejs", "npm"],
+    )?;
+    for venv in ["py1", "py2"] {
+        python(&sdk.join(venv), &pins.join(format!("requirements-{venv}.txt")))?;
+    }
+    node(&sdk.join("node"), &pins)
+}
+
+/// Makes sure that `program` runs `check`; as root it installs the packages when it does not.
+fn need(program: &str, check: &str, version: &str, packages: &[&str]) -> anyhow::Result<()> {
+    let flag = if program == "node" { "-e" } else { "-c" };
+    let works =
+        || Command::new(program).args([flag, check]).output().is_ok_and(|output| output.status.success());
+    if works() {
+        return Ok(());
+    }
+    if !is_root() {
+        bail!("{program} {version} or newer is missing (apt-get install {})", packages.join(" "));
+    }
+    println!("sdk: apt-get install {}", packages.join(" "));
+    let mut apt = Command::new("apt-get");
+    apt.args(["-qq", "-y", "install", "--no-install-recommends"]).args(packages);
+    run(apt.env("DEBIAN_FRONTEND", "noninteractive"))?;
+    if !works() {
+        bail!("{program} is older than {version}, and so is the distribution's package: install a newer one");
+    }
+    Ok(())
+}
+
+fn python(venv: &Path, requirements: &Path) -> anyhow::Result<()> {
+    let pins = read(requirements)?;
+    if is_made_from(venv, &pins) {
+        return Ok(());
+    }
+    println!("sdk: {} from {}", venv.display(), requirements.display());
+    run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(venv))?;
+    run(Command::new(venv.join("bin/pip")).args(["--quiet", "install", "--requirement"]).arg(requirements))?;
+    write(&venv.join(PINS), &pins)
+}
+
+fn node(folder: &Path, pins: &Path) -> anyhow::Result<()> {
+    let manifest = read(&pins.join("package.json"))?;
+    let lock = read(&pins.join("package-lock.json"))?;
+    fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
+    let both = format!("{manifest}{lock}");
+    if !is_made_from(folder, &both) {
+        println!("sdk: {} from {}", folder.display(), pins.join("package-lock.json").display());
+        write(&folder.join("package.json"), &manifest)?;
+        write(&folder.join("package-lock.json"), &lock)?;
+        run(Command::new("npm").args(["ci", "--no-audit", "--no-fund", "--silent"]).current_dir(folder))?;
+        write(&folder.join(PINS), &both)?;
+    }
+    link_programs(folder, pins)
+}
+
+/// Node looks for packages from where a program lies; so the programs are linked to beside `node_modules`.
+fn link_programs(folder: &Path, pins: &Path) -> anyhow::Result<()> {
+    for entry in fs::read_dir(pins).with_context(|| format!("read {}", pins.display()))? {
+        let program = entry?.path();
+        if program.extension().is_some_and(|extension| extension == "mjs") {
+            let link = folder.join(program.file_name().context("a file has a name")?);
+            if fs::read_link(&link).ok().as_ref() != Some(&program) {
+                let _ = fs::remove_file(&link);
+                std::os::unix::fs::symlink(&program, &link)
+                    .with_context(|| format!("link {}", link.display()))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn is_made_from(folder: &Path, pins: &str) -> bool {
+    fs::read_to_string(folder.join(PINS)).is_ok_and(|made_from| made_from == pins)
+}
+
+fn is_root() -> bool {
+    Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout.trim_ascii() == b"0")
+}
+
+fn run(command: &mut Command) -> anyhow::Result<()> {
+    let status = command.status().with_context(|| format!("start {}", command.get_program().display()))?;
+    if !status.success() {
+        bail!("{command:?}: {status}");
+    }
+    Ok(())
+}
+
+fn read(path: &Path) -> anyhow::Result<String> {
+    fs::read_to_string(path).with_context(|| format!("read {}", path.display()))
+}
+
+fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    fs::write(path, text).with_context(|| format!("write {}", path.display()))
+}
