@@ -111,6 +111,30 @@ fn cgroup_below_no_hook_is_not_pretended_to_be_held() {
 
 #[test]
 #[cfg_attr(not(feature = "root-tests"), ignore = "needs root and BPF")]
+fn map_of_another_layout_is_refused() {
+    let lab = Lab::new();
+    let maps = lab.pins().join("v1/maps");
+    fs::rename(maps.join("STATES"), maps.join("AGENTS")).expect("bpffs renames");
+    let error = Kernel::attach(&lab.options()).err().expect("a map of states is no map of agents");
+    assert!(format!("{error:#}").contains("keys of 4 and values of 8 bytes, expected 8 and 4"), "{error:#}");
+}
+
+#[test]
+#[cfg_attr(not(feature = "root-tests"), ignore = "needs root and BPF")]
+fn lost_pin_is_reported_and_put_back() {
+    let lab = Lab::new();
+    let links = lab.pins().join("v1/links");
+    let pin = fs::read_dir(&links).expect("links").next().expect("one").expect("readable").path();
+    fs::remove_file(&pin).expect("root may unpin");
+    assert_eq!(lab.kernel.health().iter().filter(|link| !link.attached).count(), 1);
+    lab.kernel.sync_attach(&lab.options().attach).expect("sync");
+    lab.let_go();
+    lab.hold();
+    assert!(lab.kernel.health().iter().all(|link| link.attached));
+}
+
+#[test]
+#[cfg_attr(not(feature = "root-tests"), ignore = "needs root and BPF")]
 fn attach_points_follow_the_list() {
     let lab = Lab::new();
     let other = agent_tests::cgroup::Cgroup::create(&cgroup::root().expect("cgroup v2 is mounted"));

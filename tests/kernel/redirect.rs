@@ -13,6 +13,8 @@ use interlock::kernel::netns;
 #[cfg_attr(not(feature = "root-tests"), ignore = "needs root and BPF")]
 fn ipv4_connection_reaches_the_daemon_with_its_destination() {
     let lab = Lab::new();
+    // As on a real host, the daemon lives below the same hooks as its agents.
+    lab.kernel.sync_attach(&[lab.branch().to_owned(), lab.home().to_owned()]).expect("sync");
     let mut agent = lab.agent();
     let handle = lab.connected(&mut agent, "192.0.2.7:443");
     let (mut stream, origin) = lab.accept4();

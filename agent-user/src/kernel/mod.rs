@@ -323,3 +323,9 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     // Both values are whole between any two statements, whoever panicked.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+// Every connection task shares one.
+const _: fn() = || {
+    fn is_shared<T: Send + Sync>() {}
+    is_shared::<Kernel>();
+};
