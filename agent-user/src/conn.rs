@@ -12,9 +12,10 @@ use crate::decide::policy::Bias;
 use crate::decide::stop::{Level, Stop};
 use crate::decide::{Guard, Refusal};
 use crate::decode::{Body, Framing, RequestHead, Sniff, parse_request, sniff};
-use crate::forward::answer::{Answered, Asked, Begun, Relay};
+use crate::forward::answer::{Answered, Asked, Begun, Relay, Seam};
 use crate::forward::dial::dial;
 use crate::forward::evidence::Evidence;
+use crate::forward::refuse::Refused;
 use crate::forward::request::{Content, Reading, read};
 use crate::forward::side::{Reader, Side, Writer};
 use crate::forward::tunnel::tunnel;
@@ -22,7 +23,7 @@ use crate::forward::{End, refuse};
 use crate::identity::Identity;
 use crate::judge::{Judged, Target, judge, judge_unread};
 use crate::kernel::netns::Netns;
-use crate::ledger::{self, Conn, Fate, Phase};
+use crate::ledger::{Conn, Fate, Phase};
 use crate::parts::Parts;
 use crate::record::entry::{self, Entry};
 use crate::record::metrics::Class;
@@ -39,10 +40,16 @@ pub async fn run(stream: TcpStream, origin: Origin, netns: Arc<Netns>, parts: Ar
     let listed = parts.ledger.open(identity, entry::address(origin.addr, origin.port));
     let conn = Arc::clone(listed.conn());
     let mut connection = Connection::new(stream, netns, Arc::clone(&parts), Arc::clone(&conn));
-    let end = tokio::select! {
-        biased;
-        (stop, generation) = stopped(&parts, &conn) => connection.stop(&stop, generation).await,
-        end = connection.serve() => end,
+    let end = loop {
+        tokio::select! {
+            biased;
+            (stop, generation) = stopped(&parts, &conn) => {
+                if let Some(end) = connection.stop(&stop, generation).await {
+                    break end;
+                }
+            }
+            end = connection.serve() => break end,
+        }
     };
     connection.close(end);
 }
@@ -77,7 +84,11 @@ struct Connection {
     batch: bool,
     /// Head of the request in progress; a stop may have to repeat its headers.
     request: Vec<u8>,
+    /// Bytes of the request in progress that are still in the agent's buffer; `None` while more are to come.
+    unsent: Option<usize>,
     class: Option<Class>,
+    /// Bytes sent to servers that this connection has done with.
+    to_server: u64,
     opened: Instant,
     end: Option<End>,
 }
@@ -94,15 +105,21 @@ impl Connection {
             begun: Begun::Nothing,
             batch: false,
             request: Vec::new(),
+            unsent: None,
             class: None,
+            to_server: 0,
             opened: Instant::now(),
             end: None,
         }
     }
 
-    /// Everything that happens on the connection, unless a stop comes first.
+    /// Everything that happens on the connection, unless a stop comes first; and what happens after one that has
+    /// left the agent's side in order.
     async fn serve(&mut self) -> End {
         let result = async {
+            if matches!(self.class, Some(Class::Http | Class::Mcp)) {
+                return self.http().await;
+            }
             // A stopped agent gets its answer from us alone.
             if self.stop_in_force().is_none() {
                 self.dial().await?;
@@ -169,9 +186,12 @@ impl Connection {
 
     /// HTTP/1.1: one exchange after the other until one side closes.
     async fn http(&mut self) -> Result<End, End> {
-        self.classify(Class::Http);
+        if self.class.is_none() {
+            self.classify(Class::Http);
+        }
         loop {
             self.begun = Begun::Nothing;
+            self.unsent = None;
             self.conn.end();
             self.agent.reader.rest();
             if let Some(server) = &mut self.server {
@@ -214,7 +234,10 @@ impl Connection {
     async fn exchange(&mut self, head: &RequestHead, since: Instant) -> Result<Answered, End> {
         let limits = self.parts.limits;
         let (len, judged) = match read(&mut self.agent, head, &limits).await {
-            Ok(Reading::Whole { len, content }) => (Some(len), self.judge(head, &content, since).await),
+            Ok(Reading::Whole { len, content }) => {
+                self.unsent = Some(len);
+                (Some(len), self.judge(head, &content, since).await)
+            }
             Ok(Reading::Head) => (None, judge_unread(&self.parts, &self.conn)),
             Ok(Reading::Oversized) => {
                 let guard = Guard::Oversized { limit: limits.message };
@@ -236,8 +259,8 @@ impl Connection {
         if self.conn.is_mcp() {
             self.classify(Class::Mcp);
         }
-        if let Some((refusal, calls)) = &judged.refusal {
-            return self.refuse(head, len, refusal, calls, judged.batch).await;
+        if let Some((refusal, refused)) = &judged.refused {
+            return self.refuse(head, len, refusal, refused, judged.batch).await;
         }
         self.dial().await?;
         self.forward(head, len, &judged).await
@@ -255,17 +278,17 @@ impl Connection {
         head: &RequestHead,
         len: Option<usize>,
         refusal: &Refusal,
-        calls: &[ledger::Call],
+        refused: &[Refused],
         batch: bool,
     ) -> Result<Answered, End> {
         self.conn.end();
-        if calls.is_empty() {
+        if refused.is_empty() {
             let status = if refusal.stop_id().is_some() { "403 Forbidden" } else { "400 Bad Request" };
             self.answer_plain(status, refusal, "http").await?;
             return Ok(Answered::Close);
         }
         let keep = head.keep_alive && len.is_some();
-        self.agent.writer.send(&refuse::http(calls, refusal, batch, !keep)).await.map_err(End::agent)?;
+        self.agent.writer.send(&refuse::http(refused, batch, !keep)).await.map_err(End::agent)?;
         self.agent.reader.buffer.advance(len.unwrap_or(0));
         Ok(if keep { Answered::KeepAlive } else { Answered::Close })
     }
@@ -324,6 +347,7 @@ impl Connection {
             self.conn.set_phase(Phase::Sent);
         }
         self.agent.reader.buffer.advance(now);
+        self.unsent = len.map(|_| 0);
         if self.agent.reader.buffer.is_empty() {
             self.agent.reader.rest();
         }
@@ -359,31 +383,46 @@ impl Connection {
         }
     }
 
-    /// A stop ends what is in flight: fates are filed, pending ids answered in their protocol, streams ended.
-    async fn stop(&mut self, stop: &Arc<Stop>, generation: u64) -> End {
+    /// A stop ends what is in flight: fates are filed, pending ids answered in their protocol, streams ended. Returns
+    /// `None` where the agent's side is in order and may go on, to have its next message refused.
+    async fn stop(&mut self, stop: &Arc<Stop>, generation: u64) -> Option<End> {
         let (phase, calls) = self.conn.stop();
         let fate = phase.fate();
         let follows = fate == Fate::Sent && self.server.is_some();
         self.parts.book.file(stop, &self.conn, &calls, fate, follows);
         let refusal = Refusal::Stop(Arc::clone(stop));
+        let goes_on = stop.level == Level::Refuse
+            && match self.begun {
+                Begun::Nothing => !calls.is_empty(),
+                Begun::Stream(seam) => seam != Seam::Close,
+                Begun::Partial => false,
+            };
+        let unsent = self.unsent.filter(|_| goes_on);
+        let close = unsent.is_none();
         let answer = match self.begun {
-            Begun::Nothing if !calls.is_empty() => Some(refuse::http(&calls, &refusal, self.batch, true)),
+            Begun::Nothing if !calls.is_empty() => {
+                Some(refuse::http(&Refused::all(&calls, &refusal), self.batch, close))
+            }
             Begun::Nothing if phase == Phase::Open => Some(refuse::plain("403 Forbidden", &refusal, "")),
             begun => begun.ending(&calls, &refusal),
         };
-        match answer {
+        let answered = match answer {
             Some(answer) => {
                 let agent = &mut self.agent.writer;
                 // An agent that does not read learns nothing; it is cut all the same.
-                let _ = timeout(ANSWER_WITHIN, async {
+                let answered = timeout(ANSWER_WITHIN, async {
                     agent.send(&answer).await?;
-                    agent.finish().await
-                })
-                .await;
+                    if close { agent.finish().await } else { Ok(()) }
+                });
+                matches!(answered.await, Ok(Ok(())))
             }
-            None => self.agent.reset_on_close(),
+            None => false,
+        };
+        if !answered {
+            self.agent.reset_on_close();
         }
         if let Some(server) = self.server.take() {
+            self.to_server += server.writer.written();
             if follows && !calls.is_empty() {
                 let evidence = Evidence {
                     parts: Arc::clone(&self.parts),
@@ -401,7 +440,13 @@ impl Connection {
             }
         }
         self.parts.ledger.acted(&self.conn, generation);
-        End::Stopped
+        match unsent.filter(|_| answered) {
+            Some(unsent) => {
+                self.agent.reader.buffer.advance(unsent);
+                None
+            }
+            None => Some(End::Stopped),
+        }
     }
 
     /// Notes why the connection ends; dropping it makes the record.
@@ -422,7 +467,7 @@ impl Drop for Connection {
     fn drop(&mut self) {
         let end = self.end.take().unwrap_or(End::Drain);
         let agent = &self.conn.identity.agent;
-        let to_server = self.server.as_ref().map_or(0, |server| server.writer.written());
+        let to_server = self.to_server + self.server.as_ref().map_or(0, |server| server.writer.written());
         let to_agent = self.agent.writer.written();
         agent.metrics.bytes_to_server.inc_by(to_server);
         agent.metrics.bytes_to_agent.inc_by(to_agent);

@@ -15,6 +15,7 @@ use crate::decide::policy::Bias;
 use crate::decide::scope::Scope;
 use crate::decide::{Guard, Refusal, Rules, Subject, Verdict, decide};
 use crate::decode::{Kind, Message, Payload, RequestHead, decode, mcp};
+use crate::forward::refuse::Refused;
 use crate::ledger::{Call, Conn};
 use crate::parts::Parts;
 use crate::record::entry::{Cancel, Decision, Entry};
@@ -22,8 +23,8 @@ use crate::record::entry::{Cancel, Decision, Entry};
 /// What becomes of one request.
 #[derive(Debug)]
 pub struct Judged {
-    /// Why it is refused, and all its calls with it.
-    pub refusal: Option<(Refusal, Vec<Call>)>,
+    /// Why it is refused, and each of its calls with it.
+    pub refused: Option<(Refusal, Vec<Refused>)>,
     /// It carries JSON-RPC messages.
     pub has_calls: bool,
     /// They came as a batch, and are answered as one.
@@ -122,7 +123,13 @@ pub async fn judge(
         let last = index + 1 == prepared.len();
         message.record(parts, conn, &target.server, rules.generation, since, refusal.is_some() && last).await;
     }
-    Judged { refusal: refusal.map(|refusal| (refusal, calls)), has_calls: true, batch }
+    let refused = refusal.map(|first| {
+        let refusals = prepared.into_iter().map(|message| message.verdict.refusal.unwrap_or(first.clone()));
+        let refused =
+            calls.into_iter().zip(refusals).map(|(call, refusal)| Refused { call, refusal }).collect();
+        (first, refused)
+    });
+    Judged { refused, has_calls: true, batch }
 }
 
 /// A request without JSON-RPC: only stops and defaults apply.
@@ -132,7 +139,7 @@ fn plain(parts: &Parts, conn: &Conn, fault: Option<&'static str>) -> Judged {
     let stop = rules.stop_for(&conn.identity.agent.name).map(|stop| Refusal::Stop(Arc::clone(stop)));
     let fault = fault.filter(|_| rules.policy.defaults.undecodable == Bias::Deny);
     let refusal = stop.or(fault.map(|label| Refusal::Guard(Guard::Undecodable(label))));
-    Judged { refusal: refusal.map(|refusal| (refusal, Vec::new())), has_calls: false, batch: false }
+    Judged { refused: refusal.map(|refusal| (refusal, Vec::new())), has_calls: false, batch: false }
 }
 
 /// Judges a request whose content is not looked at: a stream, a download, a tunnel.

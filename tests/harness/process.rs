@@ -34,7 +34,7 @@ pub struct Process {
 impl Process {
     /// Starts `command` in `place`; its stderr goes to a file in `dir`.
     pub fn start(name: &str, place: &Place<'_>, command: &[String], dir: &Path) -> Self {
-        let stderr = unused(dir, name);
+        let stderr = unused(dir, &name.replace('/', "_"));
         let mut shell = Command::new("sh");
         // The shell joins the cgroup and then becomes the program: one pid from the first instruction on.
         shell.args(["-c", r#"echo $$ > "$0/cgroup.procs" && exec "$@""#]).arg(place.cgroup);

@@ -98,18 +98,3 @@ fn refuse_level_stop_survives_a_clean_restart() {
     assert_eq!(call(&mut agent, server.address(), "echo"), Some(true));
     assert!(!server.saw("echo"));
 }
-
-#[test]
-#[cfg_attr(not(feature = "root-tests"), ignore = "needs root and BPF")]
-fn stop_works_with_the_daemon_dead() {
-    let world = World::new();
-    let mut daemon = Daemon::start(&world, NO_RULES);
-    let server = bank(&world);
-    let mut agent = RawAgent::start(&world, "coder");
-    daemon.crash();
-    let (id, _) = daemon.cli().stop(&["agent=coder"], "isolate");
-    daemon.restart(&world);
-    assert!(agent.open(server.address()).is_err());
-    assert!(daemon.cli().run(&["stops"]).json.to_string().contains(&id));
-    assert_eq!(server.connections(), 0);
-}

@@ -17,7 +17,7 @@ use crate::decode::{
     sse,
 };
 use crate::forward::End;
-use crate::forward::refuse;
+use crate::forward::refuse::{self, Refused};
 use crate::forward::request::{Held, Hold};
 use crate::forward::side::{Reader, Writer};
 use crate::ledger::{Call, Conn, Phase};
@@ -217,7 +217,7 @@ impl Relay<'_> {
             self.record(call, "none", Some(refusal.label()), Some(head.status), 0);
         }
         self.parts.metrics.denied(&self.conn.identity.agent.name, refusal.rule(), refusal.label());
-        let answer = refuse::http(&calls, &refusal, calls.len() > 1, true);
+        let answer = refuse::http(&Refused::all(&calls, &refusal), calls.len() > 1, true);
         self.agent.send(&answer).await.map_err(End::agent)?;
         Err(End::Refused)
     }
@@ -455,7 +455,7 @@ impl Stream {
 impl Begun {
     /// The bytes that answer these calls and end what has begun; `None` where only a reset is left.
     pub fn ending(self, calls: &[Call], refusal: &Refusal) -> Option<Vec<u8>> {
-        let events = refuse::events(calls, refusal);
+        let events = refuse::events(&Refused::all(calls, refusal));
         match self {
             Begun::Nothing | Begun::Partial => None,
             Begun::Stream(Seam::Close) => Some(events),

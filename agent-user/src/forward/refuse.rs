@@ -13,6 +13,20 @@ use crate::ledger::Call;
 const REFUSED: i64 = 40301;
 const STOPPED: i64 = 40302;
 
+/// A call and why it is refused.
+#[derive(Clone, Debug)]
+pub struct Refused {
+    pub call: Call,
+    pub refusal: Refusal,
+}
+
+impl Refused {
+    /// Several calls, refused for one reason.
+    pub fn all(calls: &[Call], refusal: &Refusal) -> Vec<Refused> {
+        calls.iter().map(|call| Refused { call: call.clone(), refusal: refusal.clone() }).collect()
+    }
+}
+
 /// A JSON-RPC response. The id is the agent's own bytes: a number of any size comes back as it was.
 #[derive(Serialize)]
 struct Response<'a> {
@@ -30,7 +44,7 @@ enum Outcome {
 }
 
 /// The JSON text of a response that refuses a call; `None` for a message that has no id to answer.
-fn response(call: &Call, refusal: &Refusal) -> Option<String> {
+fn response(Refused { call, refusal }: &Refused) -> Option<String> {
     let id: &RawValue = serde_json::from_str(call.rpc_id.as_deref()?).ok()?;
     let text = text(call, refusal);
     let data = json!({
@@ -57,8 +71,8 @@ fn response(call: &Call, refusal: &Refusal) -> Option<String> {
 
 /// A whole HTTP answer for calls that were refused before their answer began: 200 with one response per id, or 202
 /// for a message that expects none.
-pub fn http(calls: &[Call], refusal: &Refusal, batch: bool, close: bool) -> Vec<u8> {
-    let responses: Vec<String> = calls.iter().filter_map(|call| response(call, refusal)).collect();
+pub fn http(refused: &[Refused], batch: bool, close: bool) -> Vec<u8> {
+    let responses: Vec<String> = refused.iter().filter_map(response).collect();
     match (&*responses, batch) {
         ([], _) => head("202 Accepted", None, close),
         ([response], false) => with_body("200 OK", response, close),
@@ -67,8 +81,8 @@ pub fn http(calls: &[Call], refusal: &Refusal, batch: bool, close: bool) -> Vec<
 }
 
 /// One server-sent event per refused call, for an answer that has begun as a stream.
-pub fn events(calls: &[Call], refusal: &Refusal) -> Vec<u8> {
-    let responses = calls.iter().filter_map(|call| response(call, refusal));
+pub fn events(refused: &[Refused]) -> Vec<u8> {
+    let responses = refused.iter().filter_map(response);
     responses.flat_map(|response| format!("event: message\ndata: {response}\n\n").into_bytes()).collect()
 }
 
@@ -155,8 +169,9 @@ mod tests {
         }
     }
 
-    fn refusal() -> Refusal {
-        Refusal::Rule { id: Arc::from("no-big-transfers"), reason: Arc::from("ask a person") }
+    fn refused(calls: &[Call]) -> Vec<Refused> {
+        let refusal = Refusal::Rule { id: Arc::from("no-big-transfers"), reason: Arc::from("ask a person") };
+        Refused::all(calls, &refusal)
     }
 
     fn body(answer: &[u8]) -> Value {
@@ -168,7 +183,7 @@ mod tests {
 
     #[test]
     fn a_refused_tool_call_is_a_result_the_model_sees() {
-        let answer = body(&http(&[call("tools/call", Some("\"c-17\""))], &refusal(), false, false));
+        let answer = body(&http(&refused(&[call("tools/call", Some("\"c-17\""))]), false, false));
         assert_eq!(answer["id"], "c-17");
         assert_eq!(answer["result"]["isError"], true);
         let text = answer["result"]["content"][0]["text"].as_str().unwrap();
@@ -179,7 +194,7 @@ mod tests {
 
     #[test]
     fn any_other_request_gets_an_error_outside_the_reserved_range() {
-        let answer = body(&http(&[call("prompts/get", Some("4"))], &refusal(), false, false));
+        let answer = body(&http(&refused(&[call("prompts/get", Some("4"))]), false, false));
         assert_eq!(answer["id"], 4);
         assert_eq!(answer["error"]["code"], 40301);
         assert_eq!(answer["error"]["data"]["rule"], "no-big-transfers");
@@ -189,14 +204,14 @@ mod tests {
     fn a_batch_is_answered_as_a_batch_and_a_notification_with_202() {
         let calls =
             [call("ping", Some("1")), call("notifications/initialized", None), call("tools/call", Some("2"))];
-        let answer = body(&http(&calls, &refusal(), true, false));
+        let answer = body(&http(&refused(&calls), true, false));
         assert_eq!(answer.as_array().unwrap().len(), 2);
-        assert!(http(&calls[1..2], &refusal(), false, false).starts_with(b"HTTP/1.1 202"));
+        assert!(http(&refused(&calls[1..2]), false, false).starts_with(b"HTTP/1.1 202"));
     }
 
     #[test]
     fn big_ids_come_back_as_they_were() {
-        let answer = http(&[call("ping", Some("12345678901234567890123"))], &refusal(), false, false);
+        let answer = http(&refused(&[call("ping", Some("12345678901234567890123"))]), false, false);
         assert!(String::from_utf8(answer).unwrap().contains("\"id\":12345678901234567890123"));
     }
 }
