@@ -1,7 +1,7 @@
 //! interlock: a kill switch and policy gate for AI agents.
 //!
 //! The map of this folder, in the order in which things happen:
-//! [`app`] builds every part once · [`kernel`] holds agents and redirects their connections · [`selectors`] and
+//! [`app`] builds every part once, [`daemon`] is its life · [`kernel`] holds agents and redirects their connections · [`selectors`] and
 //! [`agents`] say who is an agent · [`accept`] listens in every network namespace that has one · [`conn`] is the
 //! path of a connection · [`decode`] reads it, [`judge`] and [`decide`] give the verdict, [`forward`] moves the
 //! bytes · [`ledger`] and [`book`] know what is in flight, [`orders`] carries out stops · [`record`] is the
@@ -16,6 +16,7 @@ pub mod cli;
 pub mod config;
 pub mod conn;
 pub mod control;
+pub mod daemon;
 pub mod decide;
 pub mod decode;
 pub mod doctor;

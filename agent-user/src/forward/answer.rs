@@ -4,17 +4,14 @@
 //! nothing undecided reaches the agent. Everything else is copied as it comes. How far the agent's answer has
 //! begun is kept where a stop finds it ([`Begun`]).
 
-use std::ops::Range;
 use std::time::Instant;
 
 use bytes::Buf;
-use tracing::debug;
 
 use crate::decide::policy::Bias;
 use crate::decide::{Guard, Refusal};
 use crate::decode::{
-    Body, Coding, Events, Framing, Kind, Media, Method, Payload, ResponseHead, decode, mcp, parse_response,
-    sse,
+    Body, Coding, Framing, Kind, Media, Method, Payload, ResponseHead, decode, mcp, parse_response,
 };
 use crate::forward::End;
 use crate::forward::refuse::{self, Refused};
@@ -129,7 +126,7 @@ impl Relay<'_> {
         }
     }
 
-    async fn more(&mut self, expected: usize) -> Result<(), End> {
+    pub(super) async fn more(&mut self, expected: usize) -> Result<(), End> {
         match self.server.fill_for(expected).await.map_err(End::server)? {
             0 => Err(End::ServerClosed),
             _ => Ok(()),
@@ -137,7 +134,7 @@ impl Relay<'_> {
     }
 
     /// Sends the first `len` bytes of the server's buffer on.
-    async fn forward(&mut self, len: usize) -> Result<(), End> {
+    pub(super) async fn forward(&mut self, len: usize) -> Result<(), End> {
         self.agent.send(&self.server.buffer[..len]).await.map_err(End::agent)?;
         self.server.buffer.advance(len);
         Ok(())
@@ -222,165 +219,8 @@ impl Relay<'_> {
         Err(End::Refused)
     }
 
-    /// Relays a stream of events, each as soon as it is whole and decided.
-    async fn stream(&mut self, head: &ResponseHead) -> Result<(), End> {
-        self.forward(head.len).await?;
-        if !self.asked.has_calls {
-            self.conn.set_phase(Phase::Open);
-        }
-        let mut stream = Stream {
-            body: Body::new(head.framing),
-            events: Events::new(self.parts.limits.event),
-            at: 0,
-            decided: 0,
-            pieces: Vec::new(),
-        };
-        *self.begun = match head.framing {
-            Framing::Chunked => Begun::Stream(Seam::Chunk),
-            Framing::UntilClose => Begun::Stream(Seam::Close),
-            _ => Begun::Partial,
-        };
-        loop {
-            self.advance(&mut stream, head).await?;
-            if stream.decided > 0 {
-                // Half an event on the wire cannot be followed by anything of ours.
-                let begun = std::mem::replace(self.begun, Begun::Partial);
-                self.forward(stream.decided).await?;
-                *self.begun = begun;
-                stream.forwarded();
-            }
-            if stream.body.is_done() {
-                let rest = stream.at;
-                self.forward(rest).await?;
-                self.close_calls("none", Some("server_closed"), Some(head.status), 0);
-                return Ok(());
-            }
-            match self.more(0).await {
-                Err(End::ServerClosed) if head.framing == Framing::UntilClose => {
-                    let rest = self.server.buffer.len();
-                    self.forward(rest).await?;
-                    self.close_calls("none", Some("server_closed"), Some(head.status), 0);
-                    return Ok(());
-                }
-                result => result?,
-            }
-        }
-    }
-
-    /// Takes what the buffer has gained: finds whole events and decides them.
-    async fn advance(&mut self, stream: &mut Stream, head: &ResponseHead) -> Result<(), End> {
-        while stream.at < self.server.buffer.len() && !stream.body.is_done() {
-            let step = stream.body.advance(&self.server.buffer[stream.at..]).map_err(End::Malformed)?;
-            let mut data = stream.at + step.data.start..stream.at + step.data.end;
-            while !data.is_empty() {
-                let Ok(end) = stream.events.next_end(&self.server.buffer[data.clone()]) else {
-                    return self.oversized(stream).await;
-                };
-                let Some(end) = end else {
-                    stream.pieces.push(data.clone());
-                    break;
-                };
-                stream.pieces.push(data.start..data.start + end);
-                data.start += end;
-                self.event(&stream.pieces, head.status);
-                stream.pieces.clear();
-                stream.decided = data.start;
-                *self.begun = match (stream.body.ends_chunk(), head.framing) {
-                    _ if !data.is_empty() => Begun::Partial,
-                    (true, _) => Begun::Stream(Seam::ChunkEnd),
-                    (false, Framing::UntilClose) => Begun::Stream(Seam::Close),
-                    (false, _) => Begun::Partial,
-                };
-            }
-            stream.at += step.consumed;
-            // Chunk framing after the last whole event belongs to nobody: it can leave.
-            if stream.pieces.is_empty() && stream.body.at_boundary() {
-                stream.decided = stream.at;
-                if head.framing == Framing::Chunked {
-                    *self.begun = Begun::Stream(Seam::Chunk);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Decides one whole event. One that is refused is blanked in place, into a comment of the same length, so that
-    /// the framing around it stays true.
-    fn event(&mut self, pieces: &[Range<usize>], status: u16) {
-        let fault = {
-            let joined;
-            let bytes = match pieces {
-                [piece] => &self.server.buffer[piece.clone()],
-                _ => {
-                    joined = pieces
-                        .iter()
-                        .flat_map(|piece| &self.server.buffer[piece.clone()])
-                        .copied()
-                        .collect::<Vec<u8>>();
-                    &joined
-                }
-            };
-            let event = sse::fields(bytes);
-            if !event.has_data {
-                return;
-            }
-            match decode(&event.data, &self.parts.limits) {
-                Ok(payload) => {
-                    self.finish(&payload, event.data.len(), Some(status));
-                    None
-                }
-                Err(fault) => Some(fault.label()),
-            }
-        };
-        let Some(label) = fault else { return };
-        // A stream without calls that is not MCP's may carry whatever it likes.
-        let mcp = self.asked.has_calls || self.conn.is_mcp();
-        if !mcp || self.parts.gate.rules().policy.defaults.undecodable == Bias::Allow {
-            return;
-        }
-        debug!(conn = self.conn.id, label, "event withheld");
-        self.parts.metrics.denied(&self.conn.identity.agent.name, "default:undecodable", label);
-        self.parts.record_guard(self.conn, "event", &Refusal::Guard(Guard::Undecodable(label)));
-        let total: usize = pieces.iter().map(Range::len).sum();
-        for (position, index) in pieces.iter().flat_map(Clone::clone).enumerate() {
-            self.server.buffer[index] = match position {
-                0 => b':',
-                _ if position + 2 >= total => b'\n',
-                _ => b' ',
-            };
-        }
-    }
-
-    /// An event over its limit: passed unread where the operator chose so, else it ends the stream.
-    async fn oversized(&mut self, stream: &mut Stream) -> Result<(), End> {
-        let limit = self.parts.limits.event;
-        if self.parts.gate.rules().policy.defaults.oversized == Bias::Allow {
-            // What was seen of the event leaves; the rest is looked at as if it were another one.
-            stream.events = Events::new(limit);
-            stream.pieces.clear();
-            stream.at = self.server.buffer.len();
-            stream.decided = stream.at;
-            *self.begun = Begun::Partial;
-            return Ok(());
-        }
-        // Whole events before it have left or leave now.
-        if stream.decided > 0 {
-            self.forward(stream.decided).await?;
-        }
-        let refusal = Refusal::Guard(Guard::Oversized { limit });
-        let calls = self.conn.end();
-        for call in &calls {
-            self.record(call, "none", Some(refusal.label()), None, 0);
-        }
-        self.parts.metrics.denied(&self.conn.identity.agent.name, refusal.rule(), refusal.label());
-        if let Some(end) = self.begun.ending(&calls, &refusal) {
-            self.agent.send(&end).await.map_err(End::agent)?;
-        }
-        Err(End::Refused)
-    }
-
     /// Takes the calls off the ledger that a payload answers.
-    fn finish(&self, payload: &Payload<'_>, bytes: usize, status: Option<u16>) {
+    pub(super) fn finish(&self, payload: &Payload<'_>, bytes: usize, status: Option<u16>) {
         let messages = match payload {
             Payload::Single(message) => std::slice::from_ref(message),
             Payload::Batch(messages) => messages,
@@ -395,7 +235,7 @@ impl Relay<'_> {
     }
 
     /// Ends the calls that are still open, all for one reason.
-    fn close_calls(
+    pub(super) fn close_calls(
         &self,
         outcome: &'static str,
         cause: Option<&'static str>,
@@ -408,7 +248,7 @@ impl Relay<'_> {
         self.conn.set_phase(Phase::Open);
     }
 
-    fn record(
+    pub(super) fn record(
         &self,
         call: &Call,
         outcome: &'static str,
@@ -426,29 +266,6 @@ impl Relay<'_> {
             bytes,
             took_us: u64::try_from(self.since.elapsed().as_micros()).unwrap_or(u64::MAX),
         }));
-    }
-}
-
-/// A stream of events on its way through the server's buffer.
-struct Stream {
-    body: Body,
-    events: Events,
-    /// Bytes of the buffer that were looked at.
-    at: usize,
-    /// Bytes of the buffer that may leave.
-    decided: usize,
-    /// Where in the buffer the content of the current, unfinished event lies.
-    pieces: Vec<Range<usize>>,
-}
-
-impl Stream {
-    /// The decided bytes have left the buffer.
-    fn forwarded(&mut self) {
-        for piece in &mut self.pieces {
-            *piece = piece.start - self.decided..piece.end - self.decided;
-        }
-        self.at -= self.decided;
-        self.decided = 0;
     }
 }
 

@@ -9,6 +9,7 @@ pub mod evidence;
 pub mod refuse;
 pub mod request;
 pub mod side;
+mod stream;
 pub mod tunnel;
 
 use std::io;

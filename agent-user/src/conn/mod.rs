@@ -1,0 +1,256 @@
+//! One agent connection, from accept to record. Read this first; then [`exchange`], which every HTTP request takes,
+//! and [`stop`], which ends what a stop runs into.
+
+mod exchange;
+mod stop;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use agent_abi::Origin;
+use tokio::net::TcpStream;
+
+use crate::decide::policy::Bias;
+use crate::decide::{Guard, Refusal};
+use crate::decode::{Sniff, sniff};
+use crate::forward::End;
+use crate::forward::answer::Begun;
+use crate::forward::dial::dial;
+use crate::forward::side::{Reader, Side};
+use crate::forward::tunnel::tunnel;
+use crate::identity::Identity;
+use crate::judge::Target;
+use crate::kernel::netns::Netns;
+use crate::ledger::{Conn, Phase};
+use crate::parts::Parts;
+use crate::record::entry::{self, Entry};
+use crate::record::metrics::Class;
+
+use self::stop::stopped;
+
+/// Carries one connection of an agent until it ends, and records it.
+pub async fn run(stream: TcpStream, origin: Origin, netns: Arc<Netns>, parts: Arc<Parts>) {
+    let Some(agent) = parts.agents.by_number(origin.agent) else { return };
+    let identity = Identity::resolve(agent, &origin);
+    let listed = parts.ledger.open(identity, entry::address(origin.addr, origin.port));
+    let conn = Arc::clone(listed.conn());
+    let mut connection = Connection::new(stream, netns, Arc::clone(&parts), Arc::clone(&conn));
+    let end = loop {
+        tokio::select! {
+            biased;
+            (stop, generation) = stopped(&parts, &conn) => {
+                if let Some(end) = connection.stop(&stop, generation).await {
+                    break end;
+                }
+            }
+            end = connection.serve() => break end,
+        }
+    };
+    connection.close(end);
+}
+
+struct Connection {
+    parts: Arc<Parts>,
+    conn: Arc<Conn>,
+    netns: Arc<Netns>,
+    agent: Side,
+    /// Dialed at the start, or before the first message that may go there.
+    server: Option<Side>,
+    target: Target,
+    /// How far the answer in progress has begun.
+    begun: Begun,
+    /// The calls in flight came as a batch.
+    batch: bool,
+    /// Head of the request in progress; a stop may have to repeat its headers.
+    request: Vec<u8>,
+    /// Bytes of the request in progress that are still in the agent's buffer; `None` while more are to come.
+    unsent: Option<usize>,
+    class: Option<Class>,
+    /// Bytes sent to servers that this connection has done with.
+    to_server: u64,
+    opened: Instant,
+    end: Option<End>,
+}
+
+impl Connection {
+    fn new(stream: TcpStream, netns: Arc<Netns>, parts: Arc<Parts>, conn: Arc<Conn>) -> Connection {
+        Connection {
+            parts,
+            conn,
+            netns,
+            agent: Side::new(stream),
+            server: None,
+            target: Target::default(),
+            begun: Begun::Nothing,
+            batch: false,
+            request: Vec::new(),
+            unsent: None,
+            class: None,
+            to_server: 0,
+            opened: Instant::now(),
+            end: None,
+        }
+    }
+
+    /// Everything that happens on the connection, unless a stop comes first; and what happens after one that has
+    /// left the agent's side in order.
+    async fn serve(&mut self) -> End {
+        let result = async {
+            if matches!(self.class, Some(Class::Http | Class::Mcp)) {
+                return self.http().await;
+            }
+            // A stopped agent gets its answer from us alone.
+            if self.stop_in_force().is_none() {
+                self.dial().await?;
+            }
+            match self.first_bytes().await? {
+                Sniff::Http1 => self.http().await,
+                Sniff::Tls => self.opaque(Class::Tls).await,
+                Sniff::Http2Preface | Sniff::Opaque | Sniff::NeedMore => self.opaque(Class::Opaque).await,
+            }
+        };
+        result.await.unwrap_or_else(|end| end)
+    }
+
+    fn stop_in_force(&self) -> Option<Refusal> {
+        let rules = self.parts.gate.rules();
+        rules.stop_for(&self.conn.identity.agent.name).map(|stop| Refusal::Stop(Arc::clone(stop)))
+    }
+
+    async fn dial(&mut self) -> Result<(), End> {
+        if self.server.is_none() {
+            let stream = dial(&self.netns, self.conn.destination).await.map_err(End::Unreachable)?;
+            self.server = Some(Side::new(stream));
+        }
+        Ok(())
+    }
+
+    /// Waits until the agent's bytes tell what it speaks. A server that speaks first is not HTTP.
+    async fn first_bytes(&mut self) -> Result<Sniff, End> {
+        loop {
+            match sniff(&self.agent.reader.buffer) {
+                Sniff::NeedMore => {}
+                known => return Ok(known),
+            }
+            match between(&mut self.agent.reader, self.server.as_mut()).await? {
+                Spoke::Agent => {}
+                Spoke::Server => return Ok(Sniff::Opaque),
+            }
+        }
+    }
+
+    /// Copies what cannot be read, where that is allowed.
+    async fn opaque(&mut self, class: Class) -> Result<End, End> {
+        self.classify(class);
+        // Listed before the stop is looked for, as with calls.
+        self.conn.set_phase(Phase::Open);
+        let denied = self.parts.gate.rules().policy.defaults.opaque == Bias::Deny;
+        let refusal = self.stop_in_force().or(denied.then(|| Refusal::Guard(Guard::Opaque)));
+        if let Some(refusal) = refusal {
+            self.count_refusal(&refusal, class.label());
+            return Err(End::Refused);
+        }
+        self.dial().await?;
+        self.tunnel().await
+    }
+
+    async fn tunnel(&mut self) -> Result<End, End> {
+        self.conn.set_phase(Phase::Open);
+        self.begun = Begun::Partial;
+        match self.server.as_mut() {
+            Some(server) => Ok(tunnel(&mut self.agent, server).await),
+            None => Err(End::ServerClosed),
+        }
+    }
+
+    fn classify(&mut self, class: Class) {
+        match self.class.replace(class) {
+            None => self.parts.metrics.connection_opened(class),
+            Some(before) if before != class => self.parts.metrics.connection_changed(before, class),
+            Some(_) => {}
+        }
+    }
+
+    /// Notes why the connection ends; dropping it makes the record.
+    fn close(mut self, end: End) {
+        if matches!(end, End::Unreachable(_) | End::Network(_) | End::Refused) && self.begun == Begun::Nothing
+        {
+            // The agent must not take this for an orderly answer.
+            if !matches!(end, End::Refused) || self.class != Some(Class::Http) {
+                self.agent.reset_on_close();
+            }
+        }
+        self.end = Some(end);
+    }
+}
+
+impl Drop for Connection {
+    /// Exactly one record and one count per connection, however it ends.
+    fn drop(&mut self) {
+        let end = self.end.take().unwrap_or(End::Drain);
+        let agent = &self.conn.identity.agent;
+        let to_server = self.to_server + self.server.as_ref().map_or(0, |server| server.writer.written());
+        let to_agent = self.agent.writer.written();
+        agent.metrics.bytes_to_server.inc_by(to_server);
+        agent.metrics.bytes_to_agent.inc_by(to_agent);
+        let class = match self.class {
+            Some(class) => {
+                self.parts.metrics.connection_closed(&agent.name, class);
+                class
+            }
+            None => {
+                self.parts.metrics.connection_refused(&agent.name);
+                Class::Refused
+            }
+        };
+        for call in self.conn.end() {
+            self.parts.log.record(&Entry::Result(entry::CallResult {
+                conn: self.conn.id,
+                agent: &agent.name,
+                call: &call,
+                outcome: "none",
+                cause: Some(end.label()),
+                status: None,
+                bytes: 0,
+                took_us: 0,
+            }));
+        }
+        self.parts.log.record(&Entry::Connection(entry::Connection {
+            conn: self.conn.id,
+            who: (&self.conn.identity).into(),
+            destination: self.conn.destination,
+            class: class.label(),
+            cause: end.label(),
+            error: end.detail(),
+            bytes_to_server: to_server,
+            bytes_to_agent: to_agent,
+            lasted_ms: u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX),
+        }));
+    }
+}
+
+enum Spoke {
+    Agent,
+    Server,
+}
+
+/// Waits for bytes of either side between messages. A closed side ends the wait.
+async fn between(agent: &mut Reader, server: Option<&mut Side>) -> Result<Spoke, End> {
+    let Some(server) = server else {
+        return match agent.fill().await.map_err(End::agent)? {
+            0 => Err(End::AgentClosed),
+            _ => Ok(Spoke::Agent),
+        };
+    };
+    tokio::select! {
+        biased;
+        read = agent.fill() => match read.map_err(End::agent)? {
+            0 => Err(End::AgentClosed),
+            _ => Ok(Spoke::Agent),
+        },
+        read = server.reader.fill() => match read.map_err(End::server)? {
+            0 => Err(End::ServerClosed),
+            _ => Ok(Spoke::Server),
+        },
+    }
+}

@@ -1,0 +1,105 @@
+//! What a stop does to one connection.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Buf;
+use tokio::time::timeout;
+
+use crate::decide::Refusal;
+use crate::decide::stop::{Level, Stop};
+use crate::forward::answer::{Begun, Seam};
+use crate::forward::evidence::Evidence;
+use crate::forward::refuse::Refused;
+use crate::forward::{End, refuse};
+use crate::ledger::{Conn, Fate, Phase};
+use crate::parts::Parts;
+
+use super::Connection;
+
+/// How long an agent that is stopped may take to accept the answer.
+const ANSWER_WITHIN: Duration = Duration::from_millis(100);
+
+/// Waits for a stop that ends what this connection is doing. Between messages a `refuse` stop ends nothing: the
+/// next message runs into it. An answer that was decided before the stop may arrive.
+pub(super) async fn stopped(parts: &Parts, conn: &Conn) -> (Arc<Stop>, u64) {
+    loop {
+        conn.wake.notified().await;
+        let rules = parts.gate.rules();
+        let concerned = rules.stop_for(&conn.identity.agent.name).filter(|stop| {
+            stop.level > Level::Refuse || !matches!(conn.phase(), Phase::Idle | Phase::Answering)
+        });
+        if let Some(stop) = concerned {
+            return (Arc::clone(stop), rules.generation);
+        }
+        parts.ledger.acted(conn, rules.generation);
+    }
+}
+
+impl Connection {
+    /// A stop ends what is in flight: fates are filed, pending ids answered in their protocol, streams ended. Returns
+    /// `None` where the agent's side is in order and may go on, to have its next message refused.
+    pub(super) async fn stop(&mut self, stop: &Arc<Stop>, generation: u64) -> Option<End> {
+        let (phase, calls) = self.conn.stop();
+        let fate = phase.fate();
+        let follows = fate == Fate::Sent && self.server.is_some();
+        self.parts.book.file(stop, &self.conn, &calls, fate, follows);
+        let refusal = Refusal::Stop(Arc::clone(stop));
+        let goes_on = stop.level == Level::Refuse
+            && match self.begun {
+                Begun::Nothing => !calls.is_empty(),
+                Begun::Stream(seam) => seam != Seam::Close,
+                Begun::Partial => false,
+            };
+        let unsent = self.unsent.filter(|_| goes_on);
+        let close = unsent.is_none();
+        let answer = match self.begun {
+            Begun::Nothing if !calls.is_empty() => {
+                Some(refuse::http(&Refused::all(&calls, &refusal), self.batch, close))
+            }
+            Begun::Nothing if phase == Phase::Open => Some(refuse::plain("403 Forbidden", &refusal, "")),
+            begun => begun.ending(&calls, &refusal),
+        };
+        let answered = match answer {
+            Some(answer) => {
+                let agent = &mut self.agent.writer;
+                // An agent that does not read learns nothing; it is cut all the same.
+                let answered = timeout(ANSWER_WITHIN, async {
+                    agent.send(&answer).await?;
+                    if close { agent.finish().await } else { Ok(()) }
+                });
+                matches!(answered.await, Ok(Ok(())))
+            }
+            None => false,
+        };
+        if !answered {
+            self.agent.reset_on_close();
+        }
+        if let Some(server) = self.server.take() {
+            self.to_server += server.writer.written();
+            if follows && !calls.is_empty() {
+                let evidence = Evidence {
+                    parts: Arc::clone(&self.parts),
+                    conn: Arc::clone(&self.conn),
+                    netns: Arc::clone(&self.netns),
+                    stop: Arc::clone(stop),
+                    calls,
+                    server,
+                    begun: self.begun,
+                    request: std::mem::take(&mut self.request),
+                };
+                tokio::spawn(evidence.follow());
+            } else {
+                server.reset_on_close();
+            }
+        }
+        self.parts.ledger.acted(&self.conn, generation);
+        match unsent.filter(|_| answered) {
+            Some(unsent) => {
+                self.agent.reader.buffer.advance(unsent);
+                None
+            }
+            None => Some(End::Stopped),
+        }
+    }
+}
