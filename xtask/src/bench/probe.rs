@@ -91,10 +91,9 @@ fn stop_and_release(daemon: &Daemon) -> anyhow::Result<Stop> {
         bail!("interlock stop: {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
     }
     let answer: Value = serde_json::from_slice(&output.stdout).context("the answer to a stop is not JSON")?;
-    let id = find_id(&answer).context("the answer to a stop has no id")?;
-    let mut fates = HashMap::new();
-    collect_fates(&answer, &mut fates);
-    let in_force_us = between(&answer, "issued_at", "in_force_at");
+    let id = answer["stop"]["id"].as_str().context("the answer to a stop has no id")?;
+    let fates = fates(&answer);
+    let in_force_us = between(&answer["stop"], "issued_at", "in_force_at");
     // Long enough for a call that should not come to come.
     pause(Duration::from_millis(15))?;
     let release_ordered = monotonic_ns()?;
@@ -105,28 +104,16 @@ fn stop_and_release(daemon: &Daemon) -> anyhow::Result<Stop> {
     Ok(Stop { answered, release_ordered, took_ms, in_force_us, fates })
 }
 
-fn find_id(answer: &Value) -> Option<&str> {
-    let own = ["stop_id", "id", "stop"].iter().find_map(|key| answer.get(key)?.as_str());
-    own.or_else(|| find_id(answer.get("stop")?))
+/// The fate of every call in the answer, by its JSON-RPC id. The answer carries the id's JSON text.
+fn fates(answer: &Value) -> HashMap<u64, String> {
+    let calls = answer["calls"].as_array().into_iter().flatten();
+    calls
+        .filter_map(|call| Some((call["rpc_id"].as_str()?.parse().ok()?, call["fate"].as_str()?.to_owned())))
+        .collect()
 }
 
-/// Every object with a fate, wherever the answer keeps it.
-fn collect_fates(value: &Value, fates: &mut HashMap<u64, String>) {
-    match value {
-        Value::Object(object) => {
-            let id = object.get("rpc_id").and_then(|id| id.as_u64().or_else(|| id.as_str()?.parse().ok()));
-            if let (Some(id), Some(fate)) = (id, object.get("fate").and_then(Value::as_str)) {
-                fates.insert(id, fate.to_owned());
-            }
-            object.values().for_each(|value| collect_fates(value, fates));
-        }
-        Value::Array(items) => items.iter().for_each(|value| collect_fates(value, fates)),
-        _ => {}
-    }
-}
-
-fn between(answer: &Value, from: &str, to: &str) -> Option<f64> {
-    let at = |key: &str| answer.get(key)?.as_str()?.parse::<jiff::Timestamp>().ok();
+fn between(stop: &Value, from: &str, to: &str) -> Option<f64> {
+    let at = |key: &str| stop[key].as_str()?.parse::<jiff::Timestamp>().ok();
     Some(at(to)?.duration_since(at(from)?).as_secs_f64() * 1e6)
 }
 
@@ -275,15 +262,14 @@ mod tests {
     }
 
     #[test]
-    fn answer_is_read_wherever_it_keeps_its_calls() {
+    fn answer_is_read_as_the_daemon_writes_it() {
         let answer = serde_json::json!({
-            "id": "s-1", "issued_at": "2026-01-01T00:00:00.0001Z", "in_force_at": "2026-01-01T00:00:00.0003Z",
-            "agents": [{"name": "bench", "calls": [{"rpc_id": "4294967297", "fate": "sent"}]}],
+            "stop": {"issued_at": "2026-01-01T00:00:00.0001Z", "in_force_at": "2026-01-01T00:00:00.0003Z"},
+            "calls": [{"rpc_id": "4294967297", "fate": "sent"}],
         });
-        let mut fates = HashMap::new();
-        collect_fates(&answer, &mut fates);
-        assert_eq!(fates, seen(&[(4_294_967_297, "sent")]));
-        assert_eq!(find_id(&answer), Some("s-1"));
-        assert!(between(&answer, "issued_at", "in_force_at").is_some_and(|us| (us - 200.0).abs() < 1.0));
+        assert_eq!(fates(&answer), seen(&[(4_294_967_297, "sent")]));
+        assert!(
+            between(&answer["stop"], "issued_at", "in_force_at").is_some_and(|us| (us - 200.0).abs() < 1.0)
+        );
     }
 }
