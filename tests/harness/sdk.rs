@@ -82,8 +82,9 @@ impl Sdk {
             _ => {
                 // Linked to beside node_modules; Node has to look for packages there, not where the link leads.
                 let program = ready(target().join("sdk/node").join(format!("{role}_{name}.mjs")));
-                let flags = ["node", "--preserve-symlinks", "--preserve-symlinks-main"].map(str::to_owned);
-                flags.into_iter().chain([program]).collect()
+                let node = ready(target().join("sdk/node/node"));
+                let flags = ["--preserve-symlinks", "--preserve-symlinks-main"].map(str::to_owned);
+                [node].into_iter().chain(flags).chain([program]).collect()
             }
         }
     }

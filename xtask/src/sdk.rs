@@ -22,10 +22,11 @@ pub(crate) fn provision() -> anyhow::Result<()> {
         "3.10",
         &["python3", "python3-venv"],
     )?;
+    // Only for its npm: the peers run on the Node that their pins bring along, as Debian 12 has an older one.
     need(
         "node",
-        "process.exit(process.versions.node.split('.')[0] >= 20 ? 0 : 1)",
-        "20",
+        "process.exit(process.versions.node.split('.')[0] >= 18 ? 0 : 1)",
+        "18",
         &["nodejs", "npm"],
     )?;
     for venv in ["py1", "py2"] {
@@ -78,6 +79,10 @@ fn node(folder: &Path, pins: &Path) -> anyhow::Result<()> {
         run(Command::new("npm").args(["ci", "--no-audit", "--no-fund", "--silent"]).current_dir(folder))?;
         write(&folder.join(PINS), &both)?;
     }
+    let runtime =
+        ["x64", "arm64"].map(|arch| folder.join(format!("node_modules/node-linux-{arch}/bin/node")));
+    let runtime = runtime.iter().find(|path| path.exists()).context("no Node for this processor on npm")?;
+    link(&folder.join("node"), runtime)?;
     link_programs(folder, pins)
 }
 
@@ -86,15 +91,18 @@ fn link_programs(folder: &Path, pins: &Path) -> anyhow::Result<()> {
     for entry in fs::read_dir(pins).with_context(|| format!("read {}", pins.display()))? {
         let program = entry?.path();
         if program.extension().is_some_and(|extension| extension == "mjs") {
-            let link = folder.join(program.file_name().context("a file has a name")?);
-            if fs::read_link(&link).ok().as_ref() != Some(&program) {
-                let _ = fs::remove_file(&link);
-                std::os::unix::fs::symlink(&program, &link)
-                    .with_context(|| format!("link {}", link.display()))?;
-            }
+            link(&folder.join(program.file_name().context("a file has a name")?), &program)?;
         }
     }
     Ok(())
+}
+
+fn link(link: &Path, target: &Path) -> anyhow::Result<()> {
+    if fs::read_link(link).is_ok_and(|found| found == target) {
+        return Ok(());
+    }
+    let _ = fs::remove_file(link);
+    std::os::unix::fs::symlink(target, link).with_context(|| format!("link {}", link.display()))
 }
 
 fn is_made_from(folder: &Path, pins: &str) -> bool {
