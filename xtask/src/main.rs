@@ -1,8 +1,13 @@
 //! The one door for build, test, demo and bench: each subcommand is a file with `Options` and `run`.
 
 mod bench;
+mod cgroup;
 mod check;
 mod ebpf;
+mod interrupt;
+mod process;
+mod scrape;
+mod scratch;
 mod sdk;
 mod setup;
 mod shell;
