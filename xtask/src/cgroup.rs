@@ -21,6 +21,11 @@ impl Cgroup {
         Ok(Self { root, name })
     }
 
+    /// Its folder.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.root
+    }
+
     /// Makes a cgroup below, with the ones between.
     pub(crate) fn child(&self, path: &str) -> anyhow::Result<PathBuf> {
         let path = self.root.join(path);

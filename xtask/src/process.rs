@@ -1,10 +1,10 @@
 //! Processes of the bench and the demo. Every one that is started here is ended here, by its pid.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -53,9 +53,27 @@ impl Process {
         self.child.id()
     }
 
+    /// Its standard output, for a reader who keeps it open: a closed pipe would end it at its next line.
+    pub(crate) fn take_output(&mut self) -> anyhow::Result<ChildStdout> {
+        self.child.stdout.take().context("its output is already taken")
+    }
+
+    /// Writes a line to its standard input.
+    pub(crate) fn write_line(&mut self, line: &str) -> anyhow::Result<()> {
+        let stdin = self.stdin.as_mut().context("its input is closed")?;
+        writeln!(stdin, "{line}").with_context(|| format!("write to process {}", self.child.id()))
+    }
+
+    /// SIGKILL: it gets no chance to tidy up.
+    pub(crate) fn kill(&mut self) -> anyhow::Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+
     /// The first line of its standard output.
     pub(crate) fn first_line(&mut self) -> anyhow::Result<String> {
-        let mut reader = BufReader::new(self.child.stdout.take().context("its output is already taken")?);
+        let mut reader = BufReader::new(self.take_output()?);
         let mut line = String::new();
         if reader.read_line(&mut line)? == 0 {
             bail!("process {} ended before it said anything", self.pid());

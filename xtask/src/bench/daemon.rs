@@ -119,7 +119,7 @@ impl Daemon {
 
     /// Sum of a metric over all its labels.
     pub(crate) fn metric(&self, name: &str) -> anyhow::Result<f64> {
-        Ok(scrape::sum_metric(&scrape::scrape(self.metrics)?, name))
+        Ok(scrape::sum_metric(&scrape::scrape(self.metrics)?, name, ""))
     }
 }
 
