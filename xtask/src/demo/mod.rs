@@ -4,9 +4,11 @@
 
 mod agent;
 mod evidence;
+mod proof;
 mod screen;
 mod stage;
 mod story;
+mod words;
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;

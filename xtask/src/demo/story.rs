@@ -1,4 +1,4 @@
-//! The nine steps, in order. One agent process lives through all of them, on one MCP session.
+//! The nine steps, in order; the last two, which look back, are in `proof`. One agent process lives through all of them, on one MCP session.
 
 use std::fs;
 use std::time::Instant;
@@ -7,18 +7,19 @@ use anyhow::{Context, ensure};
 use serde_json::{Value, json};
 
 use super::agent::{Agent, NAME};
-use super::evidence::{digest, wait_for};
+use super::evidence::wait_for;
 use super::stage::Stage;
+use super::words::{EPERM, call, is_refusal, outcome, shown};
 use crate::scrape::sum_metric;
 
 /// What the demo has on stage and knows so far. The agent is dropped first.
 pub(super) struct Story {
     agent: Agent,
-    stage: Stage,
+    pub(super) stage: Stage,
     /// Ids of the two stops.
-    stops: Vec<String>,
-    /// The counters right before the daemon was killed.
-    counters: String,
+    pub(super) stops: Vec<String>,
+    /// What the daemon told Prometheus right before it was killed.
+    pub(super) counters: String,
 }
 
 type Step = fn(&mut Story) -> anyhow::Result<()>;
@@ -236,53 +237,6 @@ impl Story {
         self.checked("the server has the echo, and in the whole demo never saw a wire_transfer.")
     }
 
-    fn record(&mut self) -> anyhow::Result<()> {
-        self.stage
-            .screen
-            .say("One JSON line each in records.jsonl, refusals and stops on disk before their answer leaves; in short:")?;
-        let records = self.stage.records();
-        for (what, is_meant) in EXPECTED {
-            records.wait(&format!("{what} on record"), is_meant)?;
-        }
-        for id in &self.stops {
-            let of = |kind: &str| records.count(|record| record["kind"] == kind && record["stop"] == **id);
-            ensure!(of("stop")? == 1 && of("release")? == 1, "{id} is not on record once each way");
-        }
-        let records = records.read()?;
-        self.stage.screen.output(&digest(&records))?;
-        self.checked(&format!("{} records, of every kind that the steps above call for.", records.len()))
-    }
-
-    fn counters(&mut self) -> anyhow::Result<()> {
-        let screen = self.stage.screen;
-        let now = self.stage.scrape()?;
-        screen.say(&format!(
-            "Lines about decisions and stops of http://{}/metrics. Counters begin anew with a daemon; these are of \
-             the first one, right before it was killed:",
-            self.stage.metrics_addr()
-        ))?;
-        screen.output(&relevant(&self.counters))?;
-        screen.say("And of the second one, now:")?;
-        screen.output(&relevant(&now))?;
-        for (text, name, label, at_least) in [
-            (&self.counters, "interlock_decisions_total", "verdict=\"allow\"", 3.0),
-            (&self.counters, "interlock_decisions_total", "verdict=\"deny\"", 3.0),
-            (&self.counters, "interlock_denials_total", RULE, 2.0),
-            (&self.counters, "interlock_stops_active", "level=\"isolate\"", 1.0),
-            (&self.counters, "interlock_stops_total", "level=\"refuse\"", 1.0),
-            (&self.counters, "interlock_stop_calls_total", "", 1.0),
-            (&self.counters, "interlock_stop_refusals_total", "layer=\"proxy\"", 1.0),
-            (&self.counters, "interlock_stop_refusals_total", "layer=\"kernel\"", 1.0),
-            (&now, "interlock_denials_total", RULE, 1.0),
-            (&now, "interlock_stop_refusals_total", "layer=\"kernel\"", 1.0),
-        ] {
-            let found = sum_metric(text, name, label);
-            ensure!(found >= at_least, "{name}{{{label}}} is {found}");
-        }
-        ensure!(sum_metric(&now, "interlock_stops_active", "") == 0.0, "a stop counts as active");
-        self.checked("what the steps did is what was counted, and no stop is active.")
-    }
-
     /// Lets the agent do its next step, shows it and what came of it.
     fn agent_calls(&mut self) -> anyhow::Result<Value> {
         let asked = self.agent.begin()?;
@@ -297,49 +251,9 @@ impl Story {
         self.stage.server_log().count(|line| line["tool"] == tool && line["phase"] == "start")
     }
 
-    fn checked(&self, text: &str) -> anyhow::Result<()> {
+    pub(super) fn checked(&self, text: &str) -> anyhow::Result<()> {
         self.stage.screen.checked(text)
     }
-}
-
-fn call(tool: &str, args: Value) -> Value {
-    json!({"op": "call", "tool": tool, "args": args})
-}
-
-/// A step of the agent, in words.
-fn shown(step: &Value) -> String {
-    match step["op"].as_str() {
-        Some("connect") => format!("connect() to {}, plain TCP", step["addr"].as_str().unwrap_or_default()),
-        _ => format!("call {} {}", step["tool"].as_str().unwrap_or_default(), step["args"]),
-    }
-}
-
-/// What the agent got, in words.
-fn outcome(got: &Value) -> String {
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    match &got["error"] {
-        error if error["code"] == EPERM => format!("EPERM: {}", text(&error["message"])),
-        Value::Null if got["is_error"] == true => format!("[tool error] {}", text(&got["text"])),
-        Value::Null => text(&got["text"]),
-        error => format!("[{}] {}", text(&error["type"]), text(&error["message"])),
-    }
-}
-
-/// Whether it is a refusal of interlock's for this rule or this reason, as an answer to the call.
-fn is_refusal(got: &Value, why: &str) -> bool {
-    let text = got["text"].as_str().unwrap_or_default();
-    got["is_error"] == true && got["error"].is_null() && text.starts_with("interlock: ") && text.contains(why)
-}
-
-/// Lines about decisions, denials and stops that count something.
-fn relevant(scrape: &str) -> String {
-    let families = ["interlock_decisions_total{", "interlock_denials_total{", "interlock_stop"];
-    let is_meant = |line: &&str| {
-        families.iter().any(|family| line.starts_with(family))
-            && !line.starts_with("interlock_stop_in_force_seconds")
-            && (line.starts_with("interlock_stops_active") || !line.ends_with(" 0"))
-    };
-    scrape.lines().filter(is_meant).collect::<Vec<_>>().join("\n")
 }
 
 pub(super) const RULES: &str = "\
@@ -350,21 +264,6 @@ rules:
     match: {method: tools/call, tool: wire_transfer}
     reason: transfers need a person
 ";
-const RULE: &str = "no-transfers";
+pub(super) const RULE: &str = "no-transfers";
 const REASON: &str = "the transfers look wrong";
 const GENERATION: &str = "interlock_policy_generation";
-/// `EPERM` as a number.
-const EPERM: i64 = 1;
-
-type IsMeant = fn(&Value) -> bool;
-
-/// What must be on record at the end, besides each stop and its release.
-const EXPECTED: [(&str, IsMeant); 7] = [
-    ("an allowed call", |record| record["verdict"] == "allow" && record["tool"] == "echo"),
-    ("a refused call", |record| record["verdict"] == "deny" && record["rules"] == json!([RULE])),
-    ("a call refused by the stop", |record| record["verdict"] == "deny" && record["stop"].is_string()),
-    ("the edit of the rules", |record| record["kind"] == "policy"),
-    ("the fate of the slow call", |record| record["kind"] == "stop_effect" && record["tool"] == "slow"),
-    ("a connection refused in the kernel", |record| record["kind"] == "kernel"),
-    ("the agent's own try", |record| record["kind"] == "intrusion"),
-];
