@@ -9,12 +9,19 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 static INTERRUPTED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 
-/// From here on SIGINT and SIGTERM end the run in order instead of at once; a second one ends it at once. Children do
-/// not inherit this.
+/// From here on SIGINT and SIGTERM end the run in order instead of at once, however often they come. Children do not
+/// inherit this.
 pub(crate) fn catch_interrupts() -> anyhow::Result<()> {
     for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register_conditional_shutdown(signal, 130, INTERRUPTED.clone())?;
         signal_hook::flag::register(signal, INTERRUPTED.clone())?;
+    }
+    Ok(())
+}
+
+/// The same, but a second one ends the run at once. To be called before [`catch_interrupts`].
+pub(crate) fn end_at_second_interrupt() -> anyhow::Result<()> {
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register_conditional_shutdown(signal, 130, INTERRUPTED.clone())?;
     }
     Ok(())
 }

@@ -86,6 +86,7 @@ struct Daemons {
 }
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    interrupt::end_at_second_interrupt()?;
     interrupt::catch_interrupts()?;
     host::raise_open_files()?;
     let cells = pick_cells(&options.cells)?;
