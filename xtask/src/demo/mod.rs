@@ -34,7 +34,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
     outcome
 }
 
-/// Debug: an optimised build takes several times as long as the whole demo, and `cargo xtask test` needs this one too.
+/// Debug: it builds faster than release, `cargo xtask test` needs the same build, and the demo takes seconds either way.
 fn build() -> anyhow::Result<PathBuf> {
     ebpf::run()?;
     shell::run(&mut shell::cargo(&[
