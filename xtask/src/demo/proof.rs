@@ -1,5 +1,7 @@
 //! The last two steps: that what happened is on record, and was counted.
 
+use std::collections::HashSet;
+
 use anyhow::ensure;
 use serde_json::{Value, json};
 
@@ -23,7 +25,13 @@ impl Story {
         }
         let records = records.read()?;
         self.stage.screen.output(&digest(&records))?;
-        self.checked(&format!("{} records, of every kind that the steps above call for.", records.len()))
+        let decisions = || records.iter().filter(|record| record["kind"] == "decision");
+        let ids: HashSet<&str> = decisions().filter_map(|record| record["decision"].as_str()).collect();
+        ensure!(ids.len() == decisions().count(), "two decisions have one id");
+        self.checked(&format!(
+            "{} records, of every kind that the steps above call for; no two decisions of the two daemons share an id.",
+            records.len()
+        ))
     }
 
     pub(super) fn counters(&mut self) -> anyhow::Result<()> {
