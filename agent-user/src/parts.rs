@@ -64,7 +64,8 @@ impl Parts {
     }
 }
 
-/// Decision ids: unique on this host, because no two daemons start in the same second on one state directory.
+/// Decision ids: unique on this host, because no two daemons start in the same millisecond on one state directory; in
+/// the same second they do, when one is killed and started again.
 #[derive(Debug)]
 pub struct Ids {
     started: i64,
@@ -73,7 +74,7 @@ pub struct Ids {
 
 impl Ids {
     pub fn new() -> Ids {
-        Ids { started: Timestamp::now().as_second(), next: AtomicU64::new(1) }
+        Ids { started: Timestamp::now().as_millisecond(), next: AtomicU64::new(1) }
     }
 
     pub fn next(&self) -> String {

@@ -1,8 +1,14 @@
 //! The one door for build, test, demo and bench: each subcommand is a file with `Options` and `run`.
 
 mod bench;
+mod cgroup;
 mod check;
+mod demo;
 mod ebpf;
+mod interrupt;
+mod process;
+mod scrape;
+mod scratch;
 mod sdk;
 mod setup;
 mod shell;
@@ -14,7 +20,7 @@ use std::path::{Path, PathBuf};
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
-#[command(about = "Build, test and measure interlock")]
+#[command(about = "Build, show, test and measure interlock")]
 struct Args {
     #[command(subcommand)]
     task: Task,
@@ -28,6 +34,8 @@ enum Task {
     Ebpf,
     /// Make the MCP SDKs ready that the tests talk to
     Sdk,
+    /// See interlock at work, with real processes, in under a minute after the build
+    Demo,
     /// Measure what interlock costs next to direct calls, and that a stop stops
     Bench(bench::Options),
     /// Formatting, lints for the host and for the kernel, and the rules of this repository
@@ -41,6 +49,7 @@ fn main() -> anyhow::Result<()> {
         Task::Setup(options) => setup::run(&options),
         Task::Ebpf => ebpf::run(),
         Task::Sdk => sdk::provision(),
+        Task::Demo => demo::run(),
         Task::Bench(options) => bench::run(&options),
         Task::Check(options) => check::run(&options),
         Task::Test(options) => test::run(&options),

@@ -7,7 +7,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use super::host::{Core, Process, find_program, free_port, pause};
+use super::host::{Core, find_program};
+use crate::interrupt::pause;
+use crate::process::{Process, free_port};
 
 pub(crate) struct Baseline {
     pub(crate) name: &'static str,
@@ -32,8 +34,7 @@ pub(crate) fn start_all(scratch: &Path, server: SocketAddr) -> anyhow::Result<Ve
             }
             _ => command.arg("-db").arg("-f").arg(&file),
         };
-        let process =
-            Process::start(command, Core::Proxy, None, Some(fs::File::create(folder.join("stderr"))?))?;
+        let process = Core::Proxy.start(command, None, Some(fs::File::create(folder.join("stderr"))?))?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         if answers(address)? {
             running.push(Baseline { name, address, process });

@@ -3,16 +3,18 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-use super::cgroup::Cgroup;
-use super::host::{Core, Process, check_interrupted, free_port};
+use super::host::Core;
+use crate::cgroup::Cgroup;
+use crate::interrupt::check_interrupted;
+use crate::process::{Process, free_port};
+use crate::scrape;
 
 pub(crate) struct Daemon {
     process: Process,
@@ -74,7 +76,7 @@ impl Daemon {
         command.args(["run", "--config"]).arg(&config).env("RUST_LOG", "warn");
         let log_file = fs::File::create(log).with_context(|| format!("create {}", log.display()))?;
         let home = cgroup.child(&format!("{name}/daemon"))?;
-        let process = Process::start(command, Core::Proxy, Some(&home), Some(log_file))?;
+        let process = Core::Proxy.start(command, Some(&home), Some(log_file))?;
         let mut daemon =
             Self { process, binary: binary.into(), runtime_dir, _pins: pins, metrics, agents, peers };
         daemon.wait_until_ready().with_context(|| {
@@ -117,19 +119,8 @@ impl Daemon {
 
     /// Sum of a metric over all its labels.
     pub(crate) fn metric(&self, name: &str) -> anyhow::Result<f64> {
-        let mut stream = TcpStream::connect(self.metrics).context("connect to the metrics address")?;
-        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n")?;
-        let mut text = String::new();
-        stream.read_to_string(&mut text)?;
-        Ok(sum_metric(&text, name))
+        Ok(scrape::sum_metric(&scrape::scrape(self.metrics)?, name, ""))
     }
-}
-
-fn sum_metric(text: &str, name: &str) -> f64 {
-    let lines = text.lines().filter_map(|line| line.strip_prefix(name));
-    let values = lines.filter(|rest| rest.starts_with(['{', ' ']));
-    values.filter_map(|rest| rest.rsplit(' ').next()?.parse::<f64>().ok()).sum()
 }
 
 /// Rules none of which can match a tool of the bench: four in five name a tool, the others a pattern.
@@ -151,12 +142,6 @@ fn rules_yaml(count: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn metric_is_summed_over_labels_and_not_over_longer_names() {
-        let text = "# TYPE a_total counter\na_total{x=\"1 2\"} 3\na_total{x=\"b\"} 4\na_total_more 50\nb 9\n";
-        assert_eq!((sum_metric(text, "a_total"), sum_metric(text, "b")), (7.0, 9.0));
-    }
 
     #[test]
     fn rules_have_their_number_and_no_rules_is_an_empty_list() {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 
-use super::host::{Core, Process, cpu_seconds, progress, progress_done};
+use super::host::{Core, cpu_seconds, progress, progress_done};
 
 pub(crate) const SHAPES: [&str; 4] = ["small", "64k", "1m", "sse20"];
 pub(crate) const CONNECTIONS: [u32; 3] = [1, 32, 256];
@@ -145,7 +145,7 @@ pub(crate) fn load_command(load: &Path, target: SocketAddr, shape: &str, connect
 
 /// Runs bench-load to its own end and reads what it printed.
 pub(crate) fn run_load(command: Command, cgroup: Option<&Path>, within: Duration) -> anyhow::Result<Load> {
-    let text = Process::start(command, Core::Load, cgroup, None)?.wait(within)?;
+    let text = Core::Load.start(command, cgroup, None)?.wait(within)?;
     serde_json::from_str(&text).with_context(|| format!("read what bench-load printed: {text}"))
 }
 

@@ -10,8 +10,9 @@ use serde::Serialize;
 
 use super::STUCK;
 use super::daemon::Daemon;
-use super::host::{Core, Process, pause, rss_kib};
+use super::host::{Core, rss_kib};
 use super::matrix::{load_command, median, run_load};
+use crate::interrupt::pause;
 
 /// Resident memory (VmRSS) of the daemons.
 #[derive(Debug, Serialize)]
@@ -49,7 +50,7 @@ pub(crate) fn run(
     let (idle_kib, idle_1000_rules_kib) = (rss_kib(no_rules.pid())?, rss_kib(rules.pid())?);
     let mut command = load_command(load, server, "small", OPEN);
     command.arg("--idle");
-    let mut process = Process::start(command, Core::Load, Some(&no_rules.agents), None)?;
+    let mut process = Core::Load.start(command, Some(&no_rules.agents), None)?;
     process.first_line().with_context(|| format!("open {OPEN} connections"))?;
     pause(Duration::from_secs(1))?;
     let open_kib = rss_kib(no_rules.pid())?;

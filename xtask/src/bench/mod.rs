@@ -6,7 +6,6 @@
 //! inspected), not when a number is high.
 
 mod baseline;
-mod cgroup;
 mod daemon;
 mod host;
 mod matrix;
@@ -24,13 +23,15 @@ use anyhow::{Context, bail};
 use serde::Serialize;
 
 use self::baseline::Baseline;
-use self::cgroup::Cgroup;
 use self::daemon::Daemon;
-use self::host::{Core, Process};
+use self::host::Core;
 use self::matrix::{CONNECTIONS, Cell, Effort, SHAPES, Way};
 use self::memory::{Bystander, Memory};
 use self::probe::Probe;
-use crate::shell;
+use crate::cgroup::Cgroup;
+use crate::process::Process;
+use crate::scratch::Scratch;
+use crate::{interrupt, shell};
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
@@ -85,7 +86,8 @@ struct Daemons {
 }
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
-    host::catch_interrupts()?;
+    interrupt::end_at_second_interrupt()?;
+    interrupt::catch_interrupts()?;
     host::raise_open_files()?;
     let cells = pick_cells(&options.cells)?;
     if !options.direct && !shell::is_root() {
@@ -100,18 +102,18 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let programs = build(options)?;
     let folder = shell::target().join("bench");
     fs::create_dir_all(&folder)?;
-    let scratch = Scratch::make()?;
+    let scratch = Scratch::make("ibench")?;
 
     let mut command = Command::new(&programs.server);
     command.arg("--log");
-    let mut server = Process::start(command, Core::Load, None, None)?;
+    let mut server = Core::Load.start(command, None, None)?;
     let address: SocketAddr = listening(&mut server)?;
     // Its log grows with every call, so the matrix has a server without one.
-    let mut quiet = Process::start(Command::new(&programs.server), Core::Load, None, None)?;
+    let mut quiet = Core::Load.start(Command::new(&programs.server), None, None)?;
     let quiet_address = listening(&mut quiet)?;
 
     // Declared before what lives in it, so dropped after.
-    let cgroup = (!options.direct).then(Cgroup::make).transpose()?;
+    let cgroup = (!options.direct).then(|| Cgroup::make("ibench")).transpose()?;
     let daemons =
         cgroup.as_ref().map(|cgroup| start_daemons(&programs, cgroup, &scratch.0, &folder)).transpose()?;
 
@@ -277,23 +279,6 @@ fn broken_promises(report: &Report) -> anyhow::Result<()> {
         bail!("the bench found broken promises:\n  {}", broken.join("\n  "));
     }
     Ok(())
-}
-
-/// A folder for configuration, sockets and records; short, because a socket's path must be.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn make() -> anyhow::Result<Self> {
-        let path = std::env::temp_dir().join(format!("ibench-{}", std::process::id()));
-        fs::create_dir(&path).with_context(|| format!("make {}", path.display()))?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }
 
 /// Load average from which on somebody else is at work.

@@ -18,8 +18,9 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::daemon::Daemon;
-use super::host::{Core, Process, monotonic_ns, pause, progress, progress_done};
+use super::host::{Core, monotonic_ns, progress, progress_done};
 use super::matrix::{load_command, percentile};
+use crate::interrupt::pause;
 
 /// What the probe found.
 #[derive(Debug, Serialize)]
@@ -66,7 +67,7 @@ pub(crate) fn run(
     let mut command = load_command(load, server, "small", 32);
     command.arg("--until-eof").arg("--outcomes").arg(&outcomes);
     let known = server_log(server, 0)?.len();
-    let process = Process::start(command, Core::Load, Some(&daemon.agents), None)?;
+    let process = Core::Load.start(command, Some(&daemon.agents), None)?;
     pause(Duration::from_millis(300))?;
     let mut done = Vec::new();
     for n in 0..stops {

@@ -1,4 +1,4 @@
-//! Cgroups of the bench's own, gone with all that runs in them when it ends.
+//! Cgroups of the bench's and the demo's own, gone with all that runs in them when it ends.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -13,11 +13,17 @@ pub(crate) struct Cgroup {
 }
 
 impl Cgroup {
-    pub(crate) fn make() -> anyhow::Result<Self> {
-        let name = format!("/ibench-{}", std::process::id());
+    /// Makes one that is named after this process.
+    pub(crate) fn make(prefix: &str) -> anyhow::Result<Self> {
+        let name = format!("/{prefix}-{}", std::process::id());
         let root = cgroup2_root()?.join(&name[1..]);
         std::fs::create_dir(&root).with_context(|| format!("make cgroup {} (needs root)", root.display()))?;
         Ok(Self { root, name })
+    }
+
+    /// Its folder.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.root
     }
 
     /// Makes a cgroup below, with the ones between.
@@ -36,7 +42,7 @@ impl Drop for Cgroup {
         while self.root.exists() {
             remove_tree(&self.root);
             if Instant::now() > deadline {
-                eprintln!("bench: cgroup {} could not be removed", self.root.display());
+                eprintln!("cgroup {} could not be removed", self.root.display());
                 return;
             }
             std::thread::sleep(Duration::from_millis(10));
