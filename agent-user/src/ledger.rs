@@ -13,6 +13,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use tokio::sync::Notify;
 
+use crate::decode::RawId;
 use crate::identity::Identity;
 
 /// What a call asked for, as its record and a stop's answer name it.
@@ -137,9 +138,10 @@ impl Conn {
     }
 
     /// Takes one answered call off the ledger. The exchange goes on while others are open.
-    pub fn finish(&self, rpc_id: &str) -> Option<Call> {
+    pub fn finish(&self, id: RawId<'_>) -> Option<Call> {
         let mut state = self.state();
-        let index = state.calls.iter().position(|call| call.rpc_id.as_deref() == Some(rpc_id))?;
+        let index =
+            state.calls.iter().position(|call| call.rpc_id.as_deref().is_some_and(|raw| id.matches(raw)))?;
         Some(state.calls.swap_remove(index))
     }
 

@@ -32,6 +32,7 @@ const SETTLE_WITHIN: Duration = Duration::from_secs(2);
 pub struct Orders {
     parts: Arc<Parts>,
     state: Arc<State>,
+    started: Timestamp,
     turn: Mutex<()>,
 }
 
@@ -94,7 +95,8 @@ pub struct InForce {
     pub stop: StopView,
     /// Agents known now that it is for.
     pub agents: Vec<Arc<str>>,
-    pub calls: Vec<Caught>,
+    /// What it caught; `None` for a stop that is older than this daemon, whose calls are in the records.
+    pub calls: Option<Vec<Caught>>,
 }
 
 impl From<&Stop> for StopView {
@@ -113,7 +115,7 @@ impl From<&Stop> for StopView {
 
 impl Orders {
     pub fn new(parts: Arc<Parts>, state: Arc<State>) -> Orders {
-        Orders { parts, state, turn: Mutex::new(()) }
+        Orders { parts, state, started: Timestamp::now(), turn: Mutex::new(()) }
     }
 
     /// Stops agents. `wait` bounds how long fates that are not known yet are waited for.
@@ -242,7 +244,7 @@ impl Orders {
                     .iter()
                     .map(|agent| Arc::clone(&agent.name))
                     .collect(),
-                calls: self.parts.book.caught(&stop.id),
+                calls: (stop.issued_at >= self.started).then(|| self.parts.book.caught(&stop.id)),
             })
             .collect()
     }

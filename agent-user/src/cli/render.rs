@@ -27,10 +27,10 @@ pub(super) fn stop_text(answer: &Value) -> String {
     }
     for agent in agents {
         text_ += &format!(
-            "  {}: {} processes, {} connections{}\n",
+            "  {}: {}, {}{}\n",
             text(&agent["agent"]),
-            agent["processes"],
-            agent["connections"],
+            count(&agent["processes"], "process", "processes"),
+            count(&agent["connections"], "connection", "connections"),
             if agent["isolated"] == true {
                 format!(", isolated, {} sockets destroyed", agent["sockets_destroyed"])
             } else {
@@ -39,7 +39,10 @@ pub(super) fn stop_text(answer: &Value) -> String {
         );
     }
     let calls = answer["calls"].as_array().map_or(&[][..], |calls| calls);
-    text_ += &format!("  {} calls were in flight", calls.len());
+    text_ += &match calls.len() {
+        1 => "  1 call was in flight".to_owned(),
+        n => format!("  {n} calls were in flight"),
+    };
     if !calls.is_empty() {
         text_ += &format!("\n{}", calls_table(calls));
     }
@@ -77,7 +80,8 @@ pub(super) fn stops_table(value: &Value) -> String {
     for entry in stops {
         let stop = &entry["stop"];
         let agents: Vec<String> = entry["agents"].as_array().into_iter().flatten().map(text).collect();
-        let calls = entry["calls"].as_array().map_or(0, Vec::len);
+        let calls =
+            entry["calls"].as_array().map_or("see records".to_owned(), |calls| calls.len().to_string());
         table.add_row([
             text(&stop["id"]),
             text(&stop["scope"]["agent"]),
@@ -86,7 +90,7 @@ pub(super) fn stops_table(value: &Value) -> String {
             text(&stop["by"]["user"]),
             text(&stop["reason"]),
             agents.join(" "),
-            calls.to_string(),
+            calls,
         ]);
     }
     table.to_string()
@@ -148,10 +152,38 @@ pub(super) fn status_text(status: &Value) -> String {
     )
 }
 
+/// A number with its noun.
+fn count(number: &Value, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { many })
+}
+
+/// The text of a value: nothing for null, a string without its quotes. Agents choose names of tools and servers: what
+/// could steer a terminal is shown, not sent.
 pub(super) fn text(value: &Value) -> String {
     match value {
-        Value::String(text) => text.clone(),
+        Value::String(text) => text.chars().fold(String::new(), |mut shown, c| {
+            if c.is_control()
+                || matches!(c, '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+            {
+                shown.extend(c.escape_unicode());
+            } else {
+                shown.push(c);
+            }
+            shown
+        }),
         Value::Null => String::new(),
         other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hostile_names_cannot_steer_a_terminal() {
+        let table =
+            calls_table(&[serde_json::json!({"tool": "a\u{1b}[2Jb\u{202e}c", "fate": "sent"})]).to_string();
+        assert!(table.contains(r"a\u{1b}[2Jb\u{202e}c"), "{table}");
     }
 }

@@ -221,9 +221,9 @@ impl<'a> RawId<'a> {
         }
     }
 
-    /// A string or an integer, as MCP asks.
-    pub fn is_valid(&self) -> bool {
-        matches!(self.kind, IdKind::String | IdKind::Integer)
+    /// Whether another id, given as its JSON text, is the same.
+    pub fn matches(&self, raw: &str) -> bool {
+        self.raw == raw || RawId::of(raw).key() == self.key()
     }
 }
 
@@ -314,6 +314,13 @@ mod tests {
         let answer =
             single(r#"{"jsonrpc":"2.0","id":1,"result":{"isError":true,"content":[{"text":"\ud83d"}]}}"#);
         assert_eq!(answer.result.unwrap().is_error, Some("true"));
+    }
+
+    #[test]
+    fn ids_match_however_their_text_is_escaped() {
+        assert!(RawId::of(r#""\u00fc""#).matches("\"ü\""));
+        assert!(RawId::of("\"ü\"").matches(r#""\u00fc""#));
+        assert!(!RawId::of("1").matches("\"1\""));
     }
 
     #[test]

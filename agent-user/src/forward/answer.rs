@@ -228,7 +228,7 @@ impl Relay<'_> {
         };
         for message in messages {
             let Kind::Response { id: Some(id), .. } = &message.kind else { continue };
-            let Some(call) = self.conn.finish(id.raw) else { continue };
+            let Some(call) = self.conn.finish(*id) else { continue };
             let is_error = mcp::result_facts(message).is_some_and(|facts| facts.is_error);
             self.record(&call, if is_error { "error" } else { "result" }, None, status, bytes);
         }

@@ -178,7 +178,8 @@ impl Evidence {
         };
         for message in messages {
             let Kind::Response { id: Some(id), is_error } = &message.kind else { continue };
-            let Some(index) = self.calls.iter().position(|call| call.rpc_id.as_deref() == Some(id.raw))
+            let Some(index) =
+                self.calls.iter().position(|call| call.rpc_id.as_deref().is_some_and(|raw| id.matches(raw)))
             else {
                 continue;
             };

@@ -130,16 +130,6 @@ pub fn subtree_ids(dir: &Path) -> anyhow::Result<HashSet<u64>> {
     Ok(subtree(dir)?.iter().filter_map(|dir| id(dir).ok()).collect())
 }
 
-/// Stops every process of a cgroup where it stands, or lets them go on.
-pub fn freeze(dir: &Path, frozen: bool) -> anyhow::Result<()> {
-    write(&dir.join("cgroup.freeze"), if frozen { "1" } else { "0" })
-}
-
-/// Kills every process of a cgroup and below (Linux 5.14).
-pub fn kill(dir: &Path) -> anyhow::Result<()> {
-    write(&dir.join("cgroup.kill"), "1")
-}
-
 /// Moves a process.
 pub fn enter(dir: &Path, pid: u32) -> anyhow::Result<()> {
     write(&dir.join("cgroup.procs"), &pid.to_string())

@@ -42,11 +42,6 @@ impl Events {
             }
         }
     }
-
-    /// The next refusal that is already there.
-    pub fn try_next(&mut self) -> Option<Event> {
-        self.ring.get_mut().next().and_then(|item| decode(&item))
-    }
 }
 
 /// The log of the programs.

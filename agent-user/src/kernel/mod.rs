@@ -124,9 +124,8 @@ impl Kernel {
 
     /// Lets UDP other than DNS through, or not (`defaults.quic`).
     pub fn allow_udp(&self, allowed: bool) -> anyhow::Result<()> {
-        let mut settings = lock(&self.settings);
-        settings.udp_allowed = u32::from(allowed);
-        self.maps.set_settings(&settings)
+        let settings = Settings { udp_allowed: allowed.into(), ..*lock(&self.settings) };
+        self.set_settings(settings)
     }
 
     /// Holds a cgroup and all below it as this agent, whose state must have been set before. The packet filter
@@ -167,7 +166,8 @@ impl Kernel {
         cgroup_ids: &HashSet<u64>,
         agents: &HashSet<u32>,
     ) -> io::Result<sock_diag::Destroyed> {
-        destroy(&self.maps, cgroup_ids, agents)
+        let tags = Some(self.maps.tags_fd());
+        sock_diag::destroy(&sock_diag::Scope { cgroup_ids, agents, tags })
     }
 
     /// Refusals as they happen. One reader at a time; needs a tokio runtime.
@@ -252,15 +252,6 @@ impl Deref for Kernel {
     fn deref(&self) -> &Maps {
         &self.maps
     }
-}
-
-/// As [`Kernel::destroy`], for the command line when the daemon is dead.
-pub fn destroy(
-    maps: &Maps,
-    cgroup_ids: &HashSet<u64>,
-    agents: &HashSet<u32>,
-) -> io::Result<sock_diag::Destroyed> {
-    sock_diag::destroy(&sock_diag::Scope { cgroup_ids, agents, tags: Some(maps.tags_fd()), listening: false })
 }
 
 /// `CLOCK_MONOTONIC`, the clock of the kernel side's times.

@@ -18,8 +18,6 @@ pub struct Scope<'a> {
     pub agents: &'a HashSet<u32>,
     /// The `TAGS` map; `None` leaves `agents` unused.
     pub tags: Option<BorrowedFd<'a>>,
-    /// Listening sockets too.
-    pub listening: bool,
 }
 
 /// What became of them.
@@ -107,7 +105,7 @@ impl Diag {
     }
 
     fn find(&mut self, protocol: u8, family: u8, scope: &Scope<'_>) -> io::Result<Vec<SocketId>> {
-        let mut body = request(protocol, family, states(protocol, scope.listening), &[0; SOCKET_ID]);
+        let mut body = request(protocol, family, states(protocol), &[0; SOCKET_ID]);
         if let Some(tags) = scope.tags {
             let fd = tags.as_raw_fd().to_ne_bytes();
             let inner = attribute(SK_DIAG_BPF_STORAGE_REQ_MAP_FD, &fd);
@@ -173,14 +171,12 @@ impl Diag {
 
 // TIME_WAIT and half-made connections belong to no process; an unconnected UDP socket survives its destruction
 // and would be found for ever, and its datagrams are refused one by one.
-fn states(protocol: u8, listening: bool) -> u32 {
+// Listening sockets lead nowhere while their packets stay, and the agent needs them when it is released.
+fn states(protocol: u8) -> u32 {
     if protocol == IPPROTO_UDP {
         return 1 << TCP_ESTABLISHED;
     }
-    let mut skipped = 1 << TCP_TIME_WAIT | 1 << TCP_NEW_SYN_RECV | 1 << TCP_CLOSE;
-    if !listening {
-        skipped |= 1 << TCP_LISTEN;
-    }
+    let skipped = 1 << TCP_TIME_WAIT | 1 << TCP_NEW_SYN_RECV | 1 << TCP_CLOSE | 1 << TCP_LISTEN;
     0xfff & !skipped
 }
 
@@ -271,12 +267,7 @@ mod tests {
 
     #[test]
     fn sockets_are_told_by_cgroup_or_tag() {
-        let scope = Scope {
-            cgroup_ids: &HashSet::from([7]),
-            agents: &HashSet::from([3]),
-            tags: None,
-            listening: false,
-        };
+        let scope = Scope { cgroup_ids: &HashSet::from([7]), agents: &HashSet::from([3]), tags: None };
         assert!(is_in_scope(&message(&attribute(INET_DIAG_CGROUP_ID, &7u64.to_ne_bytes())), &scope));
         assert!(!is_in_scope(&message(&attribute(INET_DIAG_CGROUP_ID, &8u64.to_ne_bytes())), &scope));
         let tag = [3u32.to_ne_bytes(), [0; 4]].concat();
