@@ -153,23 +153,6 @@ fn undecodable_event_is_refused_by_default() {
     mcp::of_id(&answer.messages(), 1); // and the agent does not wait for ever
 }
 
-#[test]
-#[ignore = "needs rules with the action `hide`"]
-fn tool_is_hidden_from_a_list_that_follows_rubbish() {
-    let world = World::new();
-    let hide =
-        "{id: no-secrets, action: hide, phase: list, match: {tool: secret_tool}, reason: not for agents}";
-    let rules = format!("version: 1\ndefaults: {{undecodable: allow}}\nrules:\n  - {hide}\n");
-    let daemon = Daemon::start(&world, &rules);
-    let server = says(&world, usize::MAX, list_after_rubbish());
-    let mut agent = RawAgent::start(&world, "coder");
-
-    let list = mcp::legacy(&mcp::request(1, "tools/list", json!({})));
-    let text = ask(&mut agent, &server, &list).expect("an answer").text();
-    assert!(text.contains("echo") && !text.contains("secret_tool"), "{text}");
-    daemon.metrics().wait("interlock_tools", &[], 1.0); // and fingerprinted
-}
-
 // === W3: stacklok/toolhive#2403, gravitational/teleport#67000 ===
 
 /// An SSE answer of one event of about that size, and its body without chunk framing.
