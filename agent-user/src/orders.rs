@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
-use tracing::{error, info};
+use tracing::info;
 
 use crate::book::Caught;
 use crate::decide::stop::{Level, Operator, Selector, Stop};
@@ -130,11 +130,6 @@ impl Orders {
         let (issued, issued_at) = (Instant::now(), Timestamp::now());
         let turn = self.turn.lock().await;
         let id = self.state.next_stop_id();
-        // A disk that refuses must not keep a stop from taking force.
-        let id = id.unwrap_or_else(|error| {
-            error!(error = format!("{error:#}"), "stop numbers are not durable");
-            format!("stp-t{}", issued_at.as_millisecond())
-        });
         let stop = Arc::new(Stop { id: id.into(), selector, level, reason: reason.into(), by, issued_at });
         let mut stops = self.parts.gate.rules().stops.clone();
         stops.push(Arc::clone(&stop));

@@ -81,10 +81,11 @@ impl State {
 
     /// The number of an agent; a new name gets a new number, durably.
     pub fn agent_number(&self, name: &str) -> Result<u32> {
+        let known = self.content.lock().unwrap_or_else(PoisonError::into_inner).agents.get(name).copied();
+        if let Some(number) = known {
+            return Ok(number);
+        }
         self.update(|content| {
-            if let Some(number) = content.agents.get(name) {
-                return *number;
-            }
             let number = content.agents.values().max().map_or(1, |max| max + 1);
             content.agents.insert(name.to_owned(), number);
             number
@@ -97,12 +98,12 @@ impl State {
         content.agents.iter().map(|(name, number)| (*number, name.clone())).collect()
     }
 
-    /// A stop id that no stop has had.
-    pub fn next_stop_id(&self) -> Result<String> {
-        self.update(|content| {
-            content.last_stop += 1;
-            format!("stp-{}", content.last_stop)
-        })
+    /// A stop id that no stop has had. It becomes durable with the stop: an order must not wait for the disk before
+    /// it takes force.
+    pub fn next_stop_id(&self) -> String {
+        let mut content = self.content.lock().unwrap_or_else(PoisonError::into_inner);
+        content.last_stop += 1;
+        format!("stp-{}", content.last_stop)
     }
 
     /// Saves the set of stops in force.
@@ -110,15 +111,12 @@ impl State {
         self.update(|content| content.stops = stops.iter().map(|stop| SavedStop::from(&**stop)).collect())
     }
 
-    /// Changes the content and writes it, unless nothing changed.
+    /// Changes the content and writes it.
     fn update<T>(&self, change: impl FnOnce(&mut Content) -> T) -> Result<T> {
         let mut content = self.content.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = serde_json::to_vec(&*content)?;
         let value = change(&mut content);
-        let after = serde_json::to_vec(&*content)?;
-        if before != after {
-            replace(&self.path, &after).with_context(|| format!("write {}", self.path.display()))?;
-        }
+        let bytes = serde_json::to_vec(&*content)?;
+        replace(&self.path, &bytes).with_context(|| format!("write {}", self.path.display()))?;
         Ok(value)
     }
 }
@@ -180,7 +178,7 @@ mod tests {
         let state = State::load(dir.path()).unwrap();
         assert_eq!(state.agent_number("a").unwrap(), 1);
         assert_eq!(state.agent_number("b").unwrap(), 2);
-        let id = state.next_stop_id().unwrap();
+        let id = state.next_stop_id();
         state.save_stops(&[stop(&id)]).unwrap();
 
         let state = State::load(dir.path()).unwrap();
@@ -188,7 +186,7 @@ mod tests {
         let stops = state.stops().unwrap();
         assert_eq!((&*stops[0].id, stops[0].level), ("stp-1", Level::Isolate));
         assert!(stops[0].selector.matches("coder-7"));
-        assert_eq!(state.next_stop_id().unwrap(), "stp-2");
+        assert_eq!(state.next_stop_id(), "stp-2");
     }
 
     #[test]

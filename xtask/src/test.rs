@@ -1,7 +1,7 @@
 //! `cargo xtask test`: makes ready what the tests need, runs every test this machine can run, and names the ones it
 //! cannot.
 
-use crate::{ebpf, sdk, shell};
+use crate::{bench, ebpf, sdk, shell};
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
@@ -21,7 +21,9 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         // Two at a time: each test runs a daemon, a server and an agent.
         let tests =
             ["test", "--package", "agent-tests", "--features", "root-tests", "--", "--test-threads=2"];
-        return shell::run(&mut shell::cargo(&tests));
+        shell::run(&mut shell::cargo(&tests))?;
+        // 200 stops and releases under load, the answers held against the server's log call by call.
+        return bench::check_promises();
     }
     let why =
         if options.plain { "--plain was given" } else { "this is not root, and they attach kernel programs" };

@@ -33,7 +33,7 @@ use crate::process::Process;
 use crate::scratch::Scratch;
 use crate::{interrupt, shell};
 
-#[derive(clap::Args)]
+#[derive(clap::Args, Default)]
 pub(crate) struct Options {
     /// One short round of everything, 20 stops.
     #[arg(long)]
@@ -53,6 +53,9 @@ pub(crate) struct Options {
     /// Leave the stop probe out.
     #[arg(long)]
     no_probe: bool,
+    /// Use debug builds and leave the measurements out: for the promises, not for the numbers.
+    #[arg(long, conflicts_with_all = ["binary", "direct"])]
+    promises: bool,
 }
 
 /// Everything that was measured, as it is written to `target/bench/latest.json`.
@@ -85,6 +88,11 @@ struct Daemons {
     rules: Daemon,
 }
 
+/// Checks what a stop promises, under load, with what `cargo xtask test` has built.
+pub(crate) fn check_promises() -> anyhow::Result<()> {
+    run(&Options { promises: true, ..Options::default() })
+}
+
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     interrupt::end_at_second_interrupt()?;
     interrupt::catch_interrupts()?;
@@ -94,7 +102,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         bail!("the bench attaches kernel programs and makes cgroups: run it as root, or with --direct");
     }
     let load_average = host::load_average();
-    if load_average > BUSY {
+    if load_average > BUSY && !options.promises {
         eprintln!(
             "bench: this machine is busy (load average {load_average}): the numbers will be too high and uneven"
         );
@@ -136,14 +144,14 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         stop: None,
     };
     // Memory first: the daemons are as they started.
-    if let Some(daemons) = &daemons {
+    if let (Some(daemons), false) = (&daemons, options.promises) {
         report.memory = Some(memory::run(&programs.load, &daemons.no_rules, &daemons.rules, quiet_address)?);
         table::memory(report.memory.as_ref());
         report.bystander =
             Some(memory::bystander(&programs.load, &daemons.rules, quiet_address, options.quick)?);
         table::bystander(report.bystander.as_ref());
     }
-    if !options.no_matrix {
+    if !options.no_matrix && !options.promises {
         let baselines = baseline::start_all(&scratch.0, quiet_address)?;
         let ways = ways(daemons.as_ref(), &baselines, quiet_address);
         let before = daemons.as_ref().map(judged).transpose()?;
@@ -158,38 +166,32 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         report.stop = Some(probe::run(&programs.load, &daemons.rules, address, &scratch.0, stops)?);
         table::stop(report.stop.as_ref());
     }
-    let path = folder.join("latest.json");
-    fs::write(&path, serde_json::to_string_pretty(&report)? + "\n")?;
-    println!("\nwritten to {}", path.strip_prefix(crate::root()).unwrap_or(&path).display());
+    if !options.promises {
+        let path = folder.join("latest.json");
+        fs::write(&path, serde_json::to_string_pretty(&report)? + "\n")?;
+        println!("\nwritten to {}", path.strip_prefix(crate::root()).unwrap_or(&path).display());
+    }
     broken_promises(&report)
 }
 
 fn build(options: &Options) -> anyhow::Result<Programs> {
-    let release = shell::target().join("release");
-    shell::run(&mut shell::cargo(&[
-        "build",
-        "--release",
-        "-p",
-        "agent-tests",
-        "--bin",
-        "bench-server",
-        "--bin",
-        "bench-load",
-    ]))?;
+    let profile = if options.promises { "dev" } else { "release" };
+    let build = |package: &str, programs: &[&str]| {
+        let mut command = shell::cargo(&["build", "--profile", profile, "--package", package]);
+        command.args(programs.iter().flat_map(|program| ["--bin", program]));
+        shell::run(&mut command)
+    };
+    build("agent-tests", &["bench-server", "bench-load"])?;
     if !options.direct && options.binary.is_none() {
-        build_interlock()?;
+        crate::ebpf::run()?;
+        build("agent-user", &["interlock"])?;
     }
+    let folder = shell::target().join(if options.promises { "debug" } else { "release" });
     Ok(Programs {
-        interlock: options.binary.clone().unwrap_or_else(|| release.join("interlock")),
-        server: release.join("bench-server"),
-        load: release.join("bench-load"),
+        interlock: options.binary.clone().unwrap_or_else(|| folder.join("interlock")),
+        server: folder.join("bench-server"),
+        load: folder.join("bench-load"),
     })
-}
-
-/// The binary with the kernel object in it.
-fn build_interlock() -> anyhow::Result<()> {
-    crate::ebpf::run()?;
-    shell::run(&mut shell::cargo(&["build", "--release", "-p", "agent-user"]))
 }
 
 fn listening(server: &mut Process) -> anyhow::Result<SocketAddr> {
