@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use agent_abi::{AgentState, MODE_ISOLATED, MODE_RUN};
+use agent_abi::{AgentState, MODE_HELD, MODE_ISOLATED, MODE_RUN};
 use anyhow::{Context, Result, bail};
 use arc_swap::ArcSwap;
 use tracing::{info, warn};
@@ -34,6 +34,8 @@ pub struct Agents {
     /// Read once per connection, without a lock.
     by_number: ArcSwap<HashMap<u32, Arc<Agent>>>,
     held: Mutex<BTreeMap<String, Held>>,
+    /// Held while states are read from the stops and written to the kernel, so that no older one is written last.
+    applying: Mutex<()>,
 }
 
 /// A cgroup the kernel holds.
@@ -56,7 +58,17 @@ impl Agents {
         exec_cgroup: String,
     ) -> Agents {
         let by_number = ArcSwap::from_pointee(HashMap::new());
-        Agents { kernel, state, gate, metrics, root, exec_cgroup, by_number, held: Mutex::default() }
+        Agents {
+            kernel,
+            state,
+            gate,
+            metrics,
+            root,
+            exec_cgroup,
+            by_number,
+            held: Mutex::default(),
+            applying: Mutex::default(),
+        }
     }
 
     fn held_now(&self) -> MutexGuard<'_, BTreeMap<String, Held>> {
@@ -103,10 +115,12 @@ impl Agents {
 
     /// Makes the kernel's state of an agent what the stops in force say.
     pub fn apply_stops(&self, agent: &Agent) -> Result<()> {
-        let rules = self.gate.rules();
-        let isolated =
-            rules.stops.iter().any(|stop| stop.level >= Level::Isolate && stop.selector.matches(&agent.name));
-        let mode = if isolated { MODE_ISOLATED } else { MODE_RUN };
+        let _applying = self.applying.lock().unwrap_or_else(PoisonError::into_inner);
+        let mode = match self.gate.rules().stop_for(&agent.name).map(|stop| stop.level) {
+            None => MODE_RUN,
+            Some(Level::Refuse) => MODE_HELD,
+            Some(Level::Isolate) => MODE_ISOLATED,
+        };
         self.kernel.set_state(agent.number, AgentState { mode, errno: 0 })
     }
 
@@ -141,7 +155,10 @@ impl Agents {
         let agent = self.named(name)?;
         self.kernel.hold(&dir, id, agent.number).with_context(|| format!("hold cgroup {path}"))?;
         info!(agent = name, cgroup = path, "holding");
-        held.insert(path.to_owned(), Held { id, agent, made });
+        if let Some(replaced) = held.insert(path.to_owned(), Held { id, agent, made }) {
+            // The path was removed and made again between two looks.
+            self.kernel.let_go(replaced.id)?;
+        }
         Ok(())
     }
 
@@ -182,19 +199,25 @@ impl Agents {
     }
 
     /// Takes up what an earlier daemon left: cgroups of `interlock exec` that still run, and entries of cgroups
-    /// that are gone.
+    /// that are gone. An agent whose name was lost with the state goes on under the name of its cgroup.
     pub fn take_over(&self, selectors: &Selectors) -> Result<()> {
-        let names: HashMap<u32, String> = self.state.agent_names();
         let known: HashMap<u64, u32> = self.kernel.held()?.into_iter().collect();
-        let exec = self.dir(&self.exec_cgroup);
-        for dir in cgroup::children(&exec).unwrap_or_default() {
-            let Some(name) =
-                cgroup::id(&dir).ok().and_then(|id| known.get(&id)).and_then(|number| names.get(number))
-            else {
-                continue;
+        let used = known.values().copied().chain(self.kernel.states()?.into_keys());
+        self.state.reserve_numbers(used.max().unwrap_or(0));
+        let names: HashMap<u32, String> = self.state.agent_names();
+        for dir in cgroup::children(&self.dir(&self.exec_cgroup)).unwrap_or_default() {
+            let Some(number) = cgroup::id(&dir).ok().and_then(|id| known.get(&id)) else { continue };
+            let file = file_name(&dir);
+            let lost = || {
+                warn!(
+                    cgroup = file,
+                    "an agent's name was lost with the state; it is held under its cgroup's"
+                );
+                file.rsplit_once('.').map_or(file.as_str(), |(stem, _)| stem).to_owned()
             };
-            let path = format!("{}/{}", self.exec_cgroup, file_name(&dir));
-            self.hold(&mut self.held_now(), &path, name, Some(Instant::now()))?;
+            let name = names.get(number).cloned().unwrap_or_else(lost);
+            let path = format!("{}/{file}", self.exec_cgroup);
+            self.hold(&mut self.held_now(), &path, &name, Some(Instant::now()))?;
         }
         self.refresh(selectors);
         let live: Vec<u64> = self.held_now().values().map(|held| held.id).collect();

@@ -28,13 +28,15 @@ use crate::reload::{self, Reloader};
 use crate::selectors::Selectors;
 use crate::state::State;
 
+/// How often the daemon tells the kernel that it lives.
+const BEAT_EVERY: Duration = Duration::from_secs(1);
 /// Cgroup of a daemon that was started in the root cgroup.
 const OWN_CGROUP: &str = "interlock";
 
 /// Runs the daemon until it is told to end.
 pub fn run(config: &Config) -> Result<()> {
     let selectors = Selectors::compile(&config.agents)?;
-    let policy = config.rules.as_deref().map(reload::load).transpose()?.unwrap_or_default();
+    let (policy, rules_text) = config.rules.as_deref().map(reload::load).transpose()?.unwrap_or_default();
     raise_file_limit();
     let state = Arc::new(State::load(&config.state_dir)?);
     let stops = state.stops()?;
@@ -88,12 +90,17 @@ pub fn run(config: &Config) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().thread_name("relay").build()?;
     let limit = config.limits.connections;
     let listeners = Arc::new(Listeners::new(Arc::clone(&parts), limit, runtime.handle().clone()));
+    // Those of an earlier daemon lead nowhere.
+    for cookie in parts.kernel.listeners()?.into_keys() {
+        parts.kernel.remove_listener(cookie)?;
+    }
     // Stops are in the gate and agents' states in the kernel before the first connection can be accepted.
     parts.agents.take_over(&selectors)?;
     parts.kernel.retire_other_versions()?;
     listen_for_agents(&parts, &listeners);
 
-    let reloader = config.rules.clone().map(|path| Arc::new(Reloader::new(path, Arc::clone(&parts))));
+    let reloader =
+        config.rules.clone().map(|path| Arc::new(Reloader::new(path, rules_text, Arc::clone(&parts))));
     let orders = Arc::new(Orders::new(Arc::clone(&parts), state));
     orders.count_active();
     let control = Control {
@@ -105,6 +112,7 @@ pub fn run(config: &Config) -> Result<()> {
         started: Instant::now(),
     };
     start_control(control, socket, metrics_socket)?;
+    start_heartbeat(Arc::clone(&parts.kernel))?;
     let daemon = Daemon { config: config.clone(), parts, listeners, selectors, reloader };
     runtime.block_on(daemon.run())?;
     // Whatever is still open is dropped here, and recorded.
@@ -140,6 +148,20 @@ fn raise_file_limit() {
     if let Err(error) = raised {
         warn!(%error, "limit of open files not raised");
     }
+}
+
+/// A thread of its own tells the kernel that the daemon lives: with `fail: open` agents pass while it does not, so
+/// nothing an agent does may hold it up.
+fn start_heartbeat(kernel: Arc<Kernel>) -> Result<()> {
+    std::thread::Builder::new().name("heartbeat".into()).spawn(move || {
+        loop {
+            if let Err(error) = kernel.beat() {
+                warn!(error = format!("{error:#}"), "heartbeat not written");
+            }
+            std::thread::sleep(BEAT_EVERY);
+        }
+    })?;
+    Ok(())
 }
 
 /// The control server has a thread and runtime of its own.

@@ -25,8 +25,8 @@ use crate::selectors::Selectors;
 
 /// How often agents are looked for besides on every change of the cgroup tree: processes move without one.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// How often the daemon tells the kernel that it lives.
-const BEAT_EVERY: Duration = Duration::from_secs(1);
+/// How often what changes rarely, and unseen, is looked after.
+const TEND_EVERY: Duration = Duration::from_secs(1);
 /// How long calls in flight may take to end when the daemon is told to.
 const DRAIN_WITHIN: Duration = Duration::from_secs(5);
 
@@ -45,7 +45,7 @@ impl Daemon {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut hangup = signal(SignalKind::hangup())?;
-        let mut beat = interval(BEAT_EVERY);
+        let mut tend = interval(TEND_EVERY);
         let mut look = interval(LOOK_EVERY);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut events = self.parts.kernel.events()?;
@@ -77,7 +77,7 @@ impl Daemon {
                     }
                 }
                 event = events.next() => self.report(&event?),
-                _ = beat.tick() => self.beat(),
+                _ = tend.tick() => self.tend(),
                 _ = look.tick() => self.look(&mut tree_watcher, &mut watched),
                 _ = tree_changed.recv() => self.look(&mut tree_watcher, &mut watched),
             }
@@ -86,9 +86,11 @@ impl Daemon {
         Ok(())
     }
 
-    fn beat(&self) {
-        if let Err(error) = self.parts.kernel.beat() {
-            warn!(error = format!("{error:#}"), "heartbeat not written");
+    /// Covers new cgroups below the root, leaves namespaces without agents, and sees changes of the rules that no
+    /// watch reports, such as behind a symbolic link.
+    fn tend(&self) {
+        if let Some(reloader) = &self.reloader {
+            reloader.reload_if_changed();
         }
         self.listeners.retire_unused();
         if self.config.attach.is_empty()

@@ -17,9 +17,10 @@ use crate::decide::policy::{Bias, Policy, PolicyFile};
 use crate::parts::Parts;
 use crate::record::entry::{Entry, PolicyEntry};
 
-/// Reads and checks a rules file.
-pub fn load(path: &Path) -> Result<Policy> {
-    parse(&read(path)?, path)
+/// Reads and checks a rules file. Returns its text beside.
+pub fn load(path: &Path) -> Result<(Policy, String)> {
+    let text = read(path)?;
+    Ok((parse(&text, path)?, text))
 }
 
 fn read(path: &Path) -> Result<String> {
@@ -51,11 +52,10 @@ pub struct Outcome {
 }
 
 impl Reloader {
-    /// The rules of `path` are in force already.
-    pub fn new(path: PathBuf, parts: Arc<Parts>) -> Reloader {
+    /// The rules of `path` are in force already, as this text said.
+    pub fn new(path: PathBuf, text: String, parts: Arc<Parts>) -> Reloader {
         let outcome = Mutex::new(Outcome { at: Timestamp::now(), error: None });
-        let text = Mutex::new(read(&path).unwrap_or_default());
-        Reloader { path, parts, outcome, text }
+        Reloader { path, parts, outcome, text: Mutex::new(text) }
     }
 
     pub fn path(&self) -> &Path {
@@ -114,8 +114,8 @@ impl Reloader {
     }
 }
 
-/// Signals what may be a change of a file. Its directory is watched, because editors and Kubernetes replace files;
-/// writes to other files there are none of ours.
+/// Signals what may be a change of a file. Its directory is watched, because editors and Kubernetes replace files
+/// instead of writing to them; writes to its neighbours are passed over.
 pub fn watch(file: &Path) -> Result<(notify::RecommendedWatcher, mpsc::Receiver<()>)> {
     let dir = file.parent().unwrap_or(Path::new("/"));
     let name = file.file_name().map(ToOwned::to_owned);

@@ -9,10 +9,12 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use jiff::Timestamp;
+use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
 use crate::decide::stop::{Level, Operator, Selector, Stop};
@@ -25,6 +27,10 @@ const VERSION: u32 = 1;
 pub struct State {
     path: PathBuf,
     content: Mutex<Content>,
+    /// The last stop number given out, saved or not.
+    last_stop: AtomicU64,
+    /// Keeps a second daemon off the directory.
+    _lock: Flock<File>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -33,7 +39,8 @@ struct Content {
     version: u32,
     /// The last stop number given out. Numbers are never used again.
     last_stop: u64,
-    /// Agent name to number. Numbers are never used again: pinned maps may still hold them.
+    /// The last agent number given out. Numbers are never used again: pinned maps and sockets may still hold them.
+    last_agent: u32,
     agents: BTreeMap<String, u32>,
     stops: Vec<SavedStop>,
 }
@@ -53,6 +60,7 @@ impl State {
     /// Reads the state, or begins an empty one where there is no file.
     pub fn load(dir: &Path) -> Result<State> {
         fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
+        let lock = lock(dir)?;
         let path = dir.join(FILE);
         let remedy = || {
             format!("state {}: restore it, or remove it to start without the stops it holds", path.display())
@@ -65,12 +73,17 @@ impl State {
                 }
                 content
             }
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                Content { version: VERSION, last_stop: 0, agents: BTreeMap::new(), stops: Vec::new() }
-            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Content {
+                version: VERSION,
+                last_stop: 0,
+                last_agent: 0,
+                agents: BTreeMap::new(),
+                stops: Vec::new(),
+            },
             Err(error) => return Err(error).with_context(remedy),
         };
-        Ok(State { path, content: Mutex::new(content) })
+        let last_stop = AtomicU64::new(content.last_stop);
+        Ok(State { path, content: Mutex::new(content), last_stop, _lock: lock })
     }
 
     /// The stops that were in force when the state was saved.
@@ -86,9 +99,9 @@ impl State {
             return Ok(number);
         }
         self.update(|content| {
-            let number = content.agents.values().max().map_or(1, |max| max + 1);
-            content.agents.insert(name.to_owned(), number);
-            number
+            content.last_agent += 1;
+            content.agents.insert(name.to_owned(), content.last_agent);
+            content.last_agent
         })
     }
 
@@ -98,25 +111,35 @@ impl State {
         content.agents.iter().map(|(name, number)| (*number, name.clone())).collect()
     }
 
+    /// Gives out no agent number up to `used`: the kernel knows somebody by them.
+    pub fn reserve_numbers(&self, used: u32) {
+        let mut content = self.content.lock().unwrap_or_else(PoisonError::into_inner);
+        content.last_agent = content.last_agent.max(used);
+    }
+
     /// A stop id that no stop has had. It becomes durable with the stop: an order must not wait for the disk before
     /// it takes force.
     pub fn next_stop_id(&self) -> String {
-        let mut content = self.content.lock().unwrap_or_else(PoisonError::into_inner);
-        content.last_stop += 1;
-        format!("stp-{}", content.last_stop)
+        format!("stp-{}", self.last_stop.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
     /// Saves the set of stops in force.
     pub fn save_stops(&self, stops: &[Arc<Stop>]) -> Result<()> {
-        self.update(|content| content.stops = stops.iter().map(|stop| SavedStop::from(&**stop)).collect())
+        let last_stop = self.last_stop.load(Ordering::Relaxed);
+        self.update(|content| {
+            content.stops = stops.iter().map(|stop| SavedStop::from(&**stop)).collect();
+            content.last_stop = last_stop;
+        })
     }
 
-    /// Changes the content and writes it.
+    /// Writes a changed content, and keeps it only once it is on disk.
     fn update<T>(&self, change: impl FnOnce(&mut Content) -> T) -> Result<T> {
         let mut content = self.content.lock().unwrap_or_else(PoisonError::into_inner);
-        let value = change(&mut content);
-        let bytes = serde_json::to_vec(&*content)?;
+        let mut changed = content.clone();
+        let value = change(&mut changed);
+        let bytes = serde_json::to_vec(&changed)?;
         replace(&self.path, &bytes).with_context(|| format!("write {}", self.path.display()))?;
+        *content = changed;
         Ok(value)
     }
 }
@@ -145,6 +168,15 @@ impl From<&Stop> for SavedStop {
             issued_at: stop.issued_at,
         }
     }
+}
+
+fn lock(dir: &Path) -> Result<Flock<File>> {
+    let path = dir.join("lock");
+    let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
+    let file = file.with_context(|| format!("open {}", path.display()))?;
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| {
+        anyhow!("{}: {errno} (another daemon uses this state_dir; give this one its own)", path.display())
+    })
 }
 
 /// Replaces a file so that it is whole at every moment and durable on return.
@@ -181,12 +213,47 @@ mod tests {
         let id = state.next_stop_id();
         state.save_stops(&[stop(&id)]).unwrap();
 
+        drop(state);
         let state = State::load(dir.path()).unwrap();
         assert_eq!(state.agent_number("b").unwrap(), 2);
         let stops = state.stops().unwrap();
         assert_eq!((&*stops[0].id, stops[0].level), ("stp-1", Level::Isolate));
         assert!(stops[0].selector.matches("coder-7"));
         assert_eq!(state.next_stop_id(), "stp-2");
+    }
+
+    #[test]
+    fn what_is_not_on_disk_is_not_known() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = State::load(dir.path()).unwrap();
+        state.save_stops(&[stop("stp-1")]).unwrap();
+        // A directory where the new file should go: every write fails.
+        fs::create_dir(dir.path().join("state.new")).unwrap();
+        assert!(state.save_stops(&[]).is_err() && state.agent_number("a").is_err());
+        assert!(state.agent_number("a").is_err(), "a second try must not pretend");
+        fs::remove_dir(dir.path().join("state.new")).unwrap();
+        state.agent_number("a").unwrap();
+        drop(state);
+        assert_eq!(
+            State::load(dir.path()).unwrap().stops().unwrap().len(),
+            1,
+            "the stop that was not released"
+        );
+    }
+
+    #[test]
+    fn numbers_the_kernel_knows_are_not_given_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = State::load(dir.path()).unwrap();
+        state.reserve_numbers(7);
+        assert_eq!(state.agent_number("a").unwrap(), 8);
+    }
+
+    #[test]
+    fn a_second_daemon_is_kept_off() {
+        let dir = tempfile::tempdir().unwrap();
+        let _first = State::load(dir.path()).unwrap();
+        assert!(format!("{:#}", State::load(dir.path()).unwrap_err()).contains("another daemon"));
     }
 
     #[test]

@@ -14,13 +14,16 @@ pub struct Tag {
 pub const MODE_RUN: u32 = 0;
 /// The agent's network is cut: connects and datagrams fail, packets other than RST are dropped.
 pub const MODE_ISOLATED: u32 = 1;
+/// As [`MODE_RUN`], but redirected whatever became of the daemon: a stop that the daemon carries out must not be
+/// lifted by its death.
+pub const MODE_HELD: u32 = 2;
 
 /// Value of the `STATES` map, keyed by agent number. An agent without an entry is held as if isolated: a map
 /// that was not written yet must not let anything through.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AgentState {
-    /// [`MODE_RUN`] or [`MODE_ISOLATED`]; anything else counts as isolated.
+    /// [`MODE_RUN`], [`MODE_HELD`] or [`MODE_ISOLATED`]; anything else counts as isolated.
     pub mode: u32,
     /// What an isolated agent's `connect` and `sendmsg` fail with; 0 means `EPERM`.
     pub errno: u32,

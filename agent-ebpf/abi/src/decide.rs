@@ -1,6 +1,6 @@
 //! The decisions of the kernel side, free of any kernel helper, so that host tests prove them.
 
-use crate::agent::{AgentState, Listener, MODE_RUN, Settings};
+use crate::agent::{AgentState, Listener, MODE_HELD, MODE_RUN, Settings};
 use crate::errno;
 use crate::origin::{is_loopback, is_unspecified, unmap_v4};
 
@@ -191,13 +191,15 @@ pub fn is_own_port(addr: &[u8; 16], port: u32, listener: Listener) -> bool {
 
 #[inline(always)]
 fn is_running(state: AgentState) -> bool {
-    state.mode == MODE_RUN
+    state.mode == MODE_RUN || state.mode == MODE_HELD
 }
 
 #[inline(always)]
 fn daemon_is_gone(attempt: &Attempt) -> bool {
     let settings = &attempt.settings;
-    settings.fail_open == 1 && attempt.now_ns.saturating_sub(settings.heartbeat_ns) > settings.stale_after_ns
+    attempt.state.mode == MODE_RUN
+        && settings.fail_open == 1
+        && attempt.now_ns.saturating_sub(settings.heartbeat_ns) > settings.stale_after_ns
 }
 
 // No port tells QUIC from other UDP, and the kernel side reads no application bytes: so UDP as a whole follows
@@ -291,6 +293,9 @@ mod tests {
         assert_eq!(decide_connect(&Attempt { settings: open, now_ns: 5, ..v4(80) }), Verdict::Redirect(4040));
         let stopped = Attempt { settings: open, now_ns: 9, state: AgentState::UNKNOWN, ..v4(80) };
         assert_eq!(decide_connect(&stopped), Verdict::Refuse(Reason::Stopped), "a stop outlives the daemon");
+        let held =
+            Attempt { settings: open, now_ns: 9, state: AgentState { mode: MODE_HELD, errno: 0 }, ..v4(80) };
+        assert_eq!(decide_connect(&held), Verdict::Redirect(4040), "so does one that the daemon carries out");
     }
 
     #[test]

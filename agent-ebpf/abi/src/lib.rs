@@ -11,7 +11,7 @@ mod decide;
 mod event;
 mod origin;
 
-pub use agent::{AgentState, Listener, MODE_ISOLATED, MODE_RUN, Settings, Tag};
+pub use agent::{AgentState, Listener, MODE_HELD, MODE_ISOLATED, MODE_RUN, Settings, Tag};
 pub use decide::{
     Attempt, Packet, Reason, Verdict, decide_connect, decide_datagram, decide_packet, decide_socket,
     is_guarded_port, is_own_port,

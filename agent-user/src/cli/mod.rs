@@ -193,7 +193,7 @@ impl Args {
                 }
             }
             Command::Policy { command: PolicyCommand::Check { file } } => {
-                let policy = reload::load(file).context(BadConfig)?;
+                let (policy, _) = reload::load(file).context(BadConfig)?;
                 self.print(&json!({"rules": policy.len()}), |_| {
                     format!("{}: {} rules, good", file.display(), policy.len())
                 });
