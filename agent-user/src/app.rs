@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use agent_abi::Settings;
 use anyhow::{Context, Result};
+use tokio::sync::Semaphore;
 use tracing::warn;
 
 use crate::accept::Listeners;
@@ -28,6 +29,8 @@ use crate::reload::{self, Reloader};
 use crate::selectors::Selectors;
 use crate::state::State;
 
+/// Cancels a stop sends to servers at a time: each needs a descriptor, and a stop may have caught thousands of calls.
+const CANCELS: usize = 64;
 /// How often the daemon tells the kernel that it lives.
 const BEAT_EVERY: Duration = Duration::from_secs(1);
 /// Cgroup of a daemon that was started in the root cgroup.
@@ -73,6 +76,7 @@ pub fn run(config: &Config) -> Result<()> {
         ledger: Arc::new(Ledger::default()),
         decisions: Ids::new(),
         limits: limits(config),
+        cancels: Semaphore::new(CANCELS),
         arguments: config.records.arguments,
         evidence_window: Duration::try_from(config.evidence_window).unwrap_or_default(),
         kernel,

@@ -1,6 +1,6 @@
 //! What each stop found in flight, and what became of it. Connections write here, orders and reviewers read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
@@ -36,23 +36,35 @@ pub struct Late {
     pub bytes: usize,
     /// SHA-256 of the JSON-RPC message.
     pub digest: String,
+    /// It says that the call failed.
+    pub is_error: bool,
 }
 
 /// The calls caught by every stop in force.
 #[derive(Debug)]
 pub struct Book {
-    stops: Mutex<BTreeMap<Arc<str>, Vec<Caught>>>,
+    stops: Mutex<Stops>,
     changed: Notify,
     log: Arc<Log>,
     metrics: Arc<Metrics>,
 }
+
+#[derive(Debug, Default)]
+struct Stops {
+    calls: BTreeMap<Arc<str>, Vec<Caught>>,
+    /// Released, but perhaps still being answered or followed; oldest first.
+    released: VecDeque<Arc<str>>,
+}
+
+/// Released stops whose calls are kept in memory.
+const RELEASED: usize = 16;
 
 impl Book {
     pub fn new(log: Arc<Log>, metrics: Arc<Metrics>) -> Book {
         Book { stops: Mutex::default(), changed: Notify::new(), log, metrics }
     }
 
-    fn stops(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, Vec<Caught>>> {
+    fn stops(&self) -> MutexGuard<'_, Stops> {
         self.stops.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -68,52 +80,57 @@ impl Book {
             open,
             late: None,
         });
-        self.stops().entry(Arc::clone(&stop.id)).or_default().extend(caught);
+        self.stops().calls.entry(Arc::clone(&stop.id)).or_default().extend(caught);
         for call in calls {
             self.metrics.stop_call(fate);
             self.record(stop, agent, conn.id, call, fate, None);
         }
     }
 
-    /// The fate of a caught call became known.
-    pub fn settle(&self, stop: &Stop, conn: &Conn, rpc_id: &str, fate: Fate, late: Option<Late>) {
+    /// The fate of a caught call became known. It is recorded whether or not the stop is still in force.
+    pub fn settle(&self, stop: &Stop, conn: &Conn, call: &Call, fate: Fate, late: Option<Late>) {
+        self.record(stop, &conn.identity.agent.name, conn.id, call, fate, late.as_ref());
         let mut stops = self.stops();
-        let Some(caught) = stops.get_mut(&stop.id).and_then(|calls| {
-            calls.iter_mut().find(|caught| {
-                caught.open && caught.conn == conn.id && caught.call.rpc_id.as_deref() == Some(rpc_id)
-            })
-        }) else {
-            return;
-        };
-        if caught.fate != fate {
-            self.metrics.stop_call(fate);
+        let caught = stops.calls.get_mut(&stop.id).and_then(|calls| {
+            calls
+                .iter_mut()
+                .find(|caught| caught.open && caught.conn == conn.id && caught.call.decision == call.decision)
+        });
+        if let Some(caught) = caught {
+            if caught.fate != fate {
+                self.metrics.stop_call(fate);
+            }
+            (caught.fate, caught.fate_at, caught.open, caught.late) = (fate, Timestamp::now(), false, late);
         }
-        (caught.fate, caught.fate_at, caught.open, caught.late) = (fate, Timestamp::now(), false, late);
-        let caught = caught.clone();
         drop(stops);
-        self.record(stop, &caught.agent, conn.id, &caught.call, fate, caught.late.as_ref());
         self.changed.notify_waiters();
     }
 
     /// What a stop has caught so far.
     pub fn caught(&self, stop: &str) -> Vec<Caught> {
-        self.stops().get(stop).cloned().unwrap_or_default()
+        self.stops().calls.get(stop).cloned().unwrap_or_default()
     }
 
     /// Waits until no fate of a stop is open. Cancel it to give up.
     pub async fn settled(&self, stop: &str) {
         loop {
             let changed = self.changed.notified();
-            if !self.stops().get(stop).is_some_and(|calls| calls.iter().any(|caught| caught.open)) {
+            if !self.stops().calls.get(stop).is_some_and(|calls| calls.iter().any(|caught| caught.open)) {
                 return;
             }
             changed.await;
         }
     }
 
-    /// Drops what a released stop had caught; the records keep it.
-    pub fn forget(&self, stop: &str) {
-        self.stops().remove(stop);
+    /// A stop was released: what it caught is kept for a while, for whoever still waits for it. The records keep it.
+    pub fn release(&self, stop: &Arc<str>) {
+        let mut stops = self.stops();
+        stops.released.push_back(Arc::clone(stop));
+        if stops.released.len() > RELEASED
+            && let Some(oldest) = stops.released.pop_front()
+        {
+            stops.calls.remove(&oldest);
+        }
     }
 
     fn record(&self, stop: &Stop, agent: &str, conn: u64, call: &Call, fate: Fate, late: Option<&Late>) {
@@ -125,6 +142,7 @@ impl Book {
             fate,
             bytes: late.map(|late| late.bytes),
             digest: late.map(|late| &*late.digest),
+            is_error: late.map(|late| late.is_error),
         }));
     }
 }

@@ -51,17 +51,46 @@ impl Target {
         }
         let destination = conn.destination.to_string();
         let address = conn.destination.ip().to_string();
-        let named =
-            std::str::from_utf8(host).ok().filter(|name| !name.is_empty() && name.len() <= MAX_SERVER);
-        let server = named.unwrap_or(&destination);
-        let without_port = server.rsplit_once(':').map_or(server, |(name, _)| name);
-        self.scope =
-            rules.policy.scope(&conn.identity.agent.name, &[server, without_port, &destination, &address]);
+        // Names are compared as servers compare them: without case and without the dot of the DNS root.
+        let named = String::from_utf8_lossy(host).to_ascii_lowercase();
+        let port = named.rsplit_once(':').filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()));
+        let (name, port) = port.map_or((&*named, None), |(name, port)| (name, Some(port)));
+        let name = name.strip_suffix('.').unwrap_or(name);
+        let server = match port {
+            _ if name.is_empty() => destination.clone(),
+            Some(port) => format!("{name}:{port}"),
+            None => name.to_owned(),
+        };
+        self.scope = rules.policy.scope(&conn.identity.agent.name, &[&server, name, &destination, &address]);
         if *self.server != *server {
             self.server = server.into();
         }
         (self.generation, self.host) = (rules.generation, host.to_owned());
     }
+}
+
+/// The server that a request names. Where the target carries an authority servers go by that and not by `Host`
+/// (RFC 9112 section 3.2.2), so the two must agree.
+fn authority<'a>(head: &RequestHead, bytes: &'a [u8]) -> Result<&'a [u8], Guard> {
+    let host = head.host.map(|host| host.of(bytes));
+    if host.is_some_and(|host| host.len() > MAX_SERVER || !host.iter().all(u8::is_ascii_graphic)) {
+        return Err(Guard::Undecodable("host"));
+    }
+    let target = head.target.of(bytes);
+    let Some(start) = memchr::memmem::find(target, b"://").filter(|_| !target.starts_with(b"/")) else {
+        return Ok(host.unwrap_or_default());
+    };
+    let named =
+        target[start + 3..].split(|byte| matches!(byte, b'/' | b'?' | b'#')).next().unwrap_or_default();
+    if host.is_some_and(|host| host.eq_ignore_ascii_case(named)) {
+        return Ok(named);
+    }
+    let text = |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_SERVER)]).into_owned();
+    Err(Guard::HeaderMismatch {
+        header: "host",
+        header_value: text(host.unwrap_or_default()),
+        body_value: text(named),
+    })
 }
 
 /// One message of a request, ready to be judged.
@@ -84,7 +113,6 @@ pub async fn judge(
     since: Instant,
 ) -> Judged {
     let started = Instant::now();
-    let host = head.host.map_or(&b""[..], |host| host.of(bytes));
     let claims = head.mcp.claims(bytes);
     if claims.protocol_version.is_some() || head.mcp.session_id.is_some() {
         conn.mark_mcp();
@@ -94,7 +122,14 @@ pub async fn judge(
         Ok(Payload::Single(message)) => (std::slice::from_ref(message), false),
         Ok(Payload::Batch(messages)) => (&**messages, true),
         Ok(Payload::NotJsonRpc) => return plain(parts, conn, None),
-        Err(fault) => return plain(parts, conn, Some(fault.label())),
+        Err(fault) => {
+            let denied = parts.gate.rules().policy.defaults.undecodable == Bias::Deny;
+            return plain(parts, conn, denied.then_some(Guard::Undecodable(fault.label())));
+        }
+    };
+    let host = match authority(head, bytes) {
+        Ok(host) => host,
+        Err(guard) => return plain(parts, conn, Some(guard)),
     };
     let mut prepared: Vec<Prepared<'_>> =
         messages.iter().map(|message| prepare(parts, message, &claims)).collect();
@@ -104,7 +139,7 @@ pub async fn judge(
 
     target.update(&parts.gate.rules(), conn, host);
     let calls: Vec<Call> = prepared.iter().map(|message| message.to_call(&target.server)).collect();
-    conn.begin(calls.iter().filter(|call| call.rpc_id.is_some()).cloned().collect());
+    conn.begin(calls.clone());
     // From here on a stop finds the calls; so it is now that the rules are read.
     let rules = Arc::clone(&parts.gate.rules());
     target.update(&rules, conn, host);
@@ -132,13 +167,12 @@ pub async fn judge(
     Judged { refused, has_calls: true, batch }
 }
 
-/// A request without JSON-RPC: only stops and defaults apply.
-fn plain(parts: &Parts, conn: &Conn, fault: Option<&'static str>) -> Judged {
+/// A request without JSON-RPC that could be judged: only stops apply, and what was found wrong with it.
+fn plain(parts: &Parts, conn: &Conn, guard: Option<Guard>) -> Judged {
     conn.begin(Vec::new());
     let rules = parts.gate.rules();
     let stop = rules.stop_for(&conn.identity.agent.name).map(|stop| Refusal::Stop(Arc::clone(stop)));
-    let fault = fault.filter(|_| rules.policy.defaults.undecodable == Bias::Deny);
-    let refusal = stop.or(fault.map(|label| Refusal::Guard(Guard::Undecodable(label))));
+    let refusal = stop.or(guard.map(Refusal::Guard));
     Judged { refused: refusal.map(|refusal| (refusal, Vec::new())), has_calls: false, batch: false }
 }
 

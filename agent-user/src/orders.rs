@@ -133,8 +133,7 @@ impl Orders {
         let stop = Arc::new(Stop { id: id.into(), selector, level, reason: reason.into(), by, issued_at });
         let mut stops = self.parts.gate.rules().stops.clone();
         stops.push(Arc::clone(&stop));
-        let generation = self.parts.gate.set_stops(stops.clone());
-        self.parts.metrics.policy_generation.set(i64::try_from(generation).unwrap_or(i64::MAX));
+        let generation = self.publish(stops.clone());
 
         let mut problems = Vec::new();
         let agents = self.parts.agents.matching(&stop.selector);
@@ -214,14 +213,24 @@ impl Orders {
                 by: &by,
             }))
             .await;
-        self.parts.gate.set_stops(stops);
-        for agent in self.parts.agents.matching(&stop.selector) {
-            self.parts.agents.apply_stops(&agent).with_context(|| format!("release agent {}", agent.name))?;
-        }
-        self.parts.book.forget(id);
+        self.publish(stops);
+        self.parts.book.release(&stop.id);
         self.count_active();
         info!(stop = id, scope = %stop.selector, "released");
+        for agent in self.parts.agents.matching(&stop.selector) {
+            let applied = self.parts.agents.apply_stops(&agent);
+            applied.with_context(|| {
+                format!("stop {id} is released, but the kernel still holds agent {} as stopped", agent.name)
+            })?;
+        }
         Ok(StopView::from(&*stop))
+    }
+
+    /// Puts a set of stops in force and returns its generation.
+    fn publish(&self, stops: Vec<Arc<Stop>>) -> u64 {
+        let generation = self.parts.gate.set_stops(stops);
+        self.parts.metrics.policy_generation.set(i64::try_from(generation).unwrap_or(i64::MAX));
+        generation
     }
 
     /// Every stop in force.

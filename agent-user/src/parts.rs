@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use tokio::sync::Semaphore;
 
 use crate::agents::Agents;
 use crate::book::Book;
@@ -31,16 +32,18 @@ pub struct Parts {
     pub limits: Limits,
     pub arguments: Arguments,
     pub evidence_window: Duration,
+    /// Bounds how many cancels a stop sends at a time.
+    pub cancels: Semaphore,
 }
 
 impl Parts {
-    /// Records a message that was refused without being read, and counts it. Returns the decision id.
-    pub fn record_guard(&self, conn: &Conn, method: &str, refusal: &Refusal) -> String {
+    /// Records a message that was refused without being read, durably, and counts it. Returns the decision id.
+    pub async fn record_guard(&self, conn: &Conn, method: &str, refusal: &Refusal) -> String {
         let decision = self.decisions.next();
         let rule = Arc::from(refusal.rule());
         let destination = conn.destination.to_string();
         self.metrics.denied(&conn.identity.agent.name, refusal.rule(), refusal.label());
-        self.log.record(&Entry::Decision(Decision {
+        let entry = Entry::Decision(Decision {
             decision: &decision,
             conn: conn.id,
             who: (&conn.identity).into(),
@@ -59,7 +62,8 @@ impl Parts {
             arguments_digest: None,
             arguments: None,
             held_us: 0,
-        }));
+        });
+        self.log.record_durably(&entry).await;
         decision
     }
 }

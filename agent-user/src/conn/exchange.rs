@@ -6,20 +6,33 @@ use bytes::Buf;
 
 use crate::decide::policy::Bias;
 use crate::decide::{Guard, Refusal};
-use crate::decode::{Body, Framing, RequestHead, parse_request};
+use crate::decode::{Body, Framing, Method, RequestHead, parse_request};
 use crate::forward::answer::{Answered, Asked, Begun, Relay};
 use crate::forward::refuse::Refused;
 use crate::forward::request::{Content, Reading, read};
 use crate::forward::side::{Reader, Writer};
 use crate::forward::{End, refuse};
 use crate::judge::{Judged, judge, judge_unread};
-use crate::ledger::Phase;
+use crate::ledger::{Conn, Phase};
 use crate::record::metrics::Class;
 
 use super::{Connection, Spoke, between};
 
 /// Bytes that an agent may send ahead while an answer is on its way.
 const READ_AHEAD: usize = 64 * 1024;
+/// Memory for the head of a request that a connection keeps while it is idle.
+const KEPT_HEAD: usize = 4096;
+
+/// How far the sending of a request has come; kept where a stop finds it.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    /// Bytes of the request that are still in the agent's buffer; `None` while more of it are to come.
+    pub(super) unsent: Option<usize>,
+    /// All of it has left.
+    sent: bool,
+    /// The agent has closed its side.
+    agent_ended: bool,
+}
 
 impl Connection {
     /// HTTP/1.1: one exchange after the other until one side closes.
@@ -28,20 +41,40 @@ impl Connection {
             self.classify(Class::Http);
         }
         loop {
-            self.begun = Begun::Nothing;
-            self.unsent = None;
-            self.conn.end();
-            self.agent.reader.rest();
-            if let Some(server) = &mut self.server {
-                server.reader.rest();
-            }
+            self.rest();
             let (head, since) = self.next_head().await?;
             match self.exchange(&head, since).await? {
                 Answered::KeepAlive => {}
-                Answered::Close => return Ok(End::ServerClosed),
-                Answered::Tunnel => return self.tunnel().await,
+                Answered::ServerCloses => return Ok(End::ServerClosed),
+                Answered::AgentCloses => return Ok(End::AgentClosed),
+                Answered::Tunnel => {
+                    self.classify(Class::Opaque);
+                    return self.tunnel().await;
+                }
             }
         }
+    }
+
+    /// Between two exchanges nothing is in progress and no memory is held.
+    fn rest(&mut self) {
+        self.begun = Begun::Nothing;
+        self.progress = Progress::default();
+        self.conn.end();
+        self.agent.reader.rest();
+        if self.request.capacity() > KEPT_HEAD {
+            self.request = Vec::new();
+        }
+        match &mut self.server {
+            // Bytes that answer no question must not become the answer to the next one.
+            Some(server) if !server.reader.buffer.is_empty() => self.leave_server(),
+            Some(server) => server.reader.rest(),
+            None => {}
+        }
+    }
+
+    /// Has done with the server's connection; another is made when it is needed.
+    fn leave_server(&mut self) {
+        self.to_server += self.server.take().map_or(0, |server| server.writer.written());
     }
 
     /// Waits for the head of the next request, and notes when its first byte was there.
@@ -62,7 +95,7 @@ impl Connection {
             match between(&mut self.agent.reader, self.server.as_mut()).await? {
                 Spoke::Agent if first => since = Instant::now(),
                 Spoke::Agent => {}
-                // An answer to no question: whatever it is, it must not become the answer to the next one.
+                // An answer to no question, such as a timeout's.
                 Spoke::Server => return Err(End::ServerClosed),
             }
         }
@@ -73,7 +106,7 @@ impl Connection {
         let limits = self.parts.limits;
         let (len, judged) = match read(&mut self.agent, head, &limits).await {
             Ok(Reading::Whole { len, content }) => {
-                self.unsent = Some(len);
+                self.progress.unsent = Some(len);
                 (Some(len), self.judge(head, &content, since).await)
             }
             Ok(Reading::Head) => (None, judge_unread(&self.parts, &self.conn)),
@@ -82,8 +115,8 @@ impl Connection {
                 self.unreadable(guard, |defaults| defaults.oversized, "413 Content Too Large").await?;
                 (None, judge_unread(&self.parts, &self.conn))
             }
-            Ok(Reading::Coded) => {
-                let guard = Guard::Undecodable("content_coding");
+            Ok(Reading::Unreadable(label)) => {
+                let guard = Guard::Undecodable(label);
                 self.unreadable(guard, |defaults| defaults.undecodable, "415 Unsupported Media Type").await?;
                 (None, judge_unread(&self.parts, &self.conn))
             }
@@ -123,12 +156,12 @@ impl Connection {
         if refused.is_empty() {
             let status = if refusal.stop_id().is_some() { "403 Forbidden" } else { "400 Bad Request" };
             self.answer_plain(status, refusal, "http").await?;
-            return Ok(Answered::Close);
+            return Err(End::Refused);
         }
         let keep = head.keep_alive && len.is_some();
         self.agent.writer.send(&refuse::http(refused, batch, !keep)).await.map_err(End::agent)?;
         self.agent.reader.buffer.advance(len.unwrap_or(0));
-        Ok(if keep { Answered::KeepAlive } else { Answered::Close })
+        if keep { Ok(Answered::KeepAlive) } else { Err(End::Refused) }
     }
 
     /// Applies a default to a request that cannot be read.
@@ -147,15 +180,16 @@ impl Connection {
 
     /// Records and answers a refusal that belongs to no call.
     async fn answer_plain(&mut self, status: &str, refusal: &Refusal, method: &str) -> Result<(), End> {
-        let decision = self.count_refusal(refusal, method);
+        let decision = self.record_refusal(refusal, method).await;
         self.agent.writer.send(&refuse::plain(status, refusal, &decision)).await.map_err(End::agent)
     }
 
-    pub(super) fn count_refusal(&self, refusal: &Refusal, method: &str) -> String {
+    /// Records and counts a refusal that belongs to no call. Returns its decision id.
+    pub(super) async fn record_refusal(&self, refusal: &Refusal, method: &str) -> String {
         if refusal.stop_id().is_some() {
             self.conn.identity.agent.metrics.stop_refusals_proxy.inc();
         }
-        self.parts.record_guard(&self.conn, method, refusal)
+        self.parts.record_guard(&self.conn, method, refusal).await
     }
 
     /// Sends an allowed request and relays its answer. `len` is `None` while the body is still on its way.
@@ -174,21 +208,9 @@ impl Connection {
             has_calls: judged.has_calls,
             continued: head.expect_continue && len.is_some(),
             keep_alive: head.keep_alive,
-        };
-        let (now, done) = match len {
-            Some(len) => (len, true),
-            None => (head.len, false),
+            may_tunnel: head.upgrade || head.method == Method::Connect,
         };
         self.conn.set_phase(if judged.has_calls { Phase::Sending } else { Phase::Open });
-        server.writer.send(&self.agent.reader.buffer[..now]).await.map_err(End::server)?;
-        if judged.has_calls {
-            self.conn.set_phase(Phase::Sent);
-        }
-        self.agent.reader.buffer.advance(now);
-        self.unsent = len.map(|_| 0);
-        if self.agent.reader.buffer.is_empty() {
-            self.agent.reader.rest();
-        }
         let relay = Relay {
             parts: &self.parts,
             conn: &self.conn,
@@ -198,49 +220,108 @@ impl Connection {
             asked,
             since: Instant::now(),
         };
-        let mut agent_ended = false;
-        let body = Body::new(if done { Framing::Empty } else { head.framing });
-        let ahead = send_rest(body, &mut self.agent.reader, &mut server.writer, &mut agent_ended);
+        let request = Request {
+            ready: len.unwrap_or(head.len),
+            rest: Body::new(if len.is_some() { Framing::Empty } else { head.framing }),
+            has_calls: judged.has_calls,
+        };
+        let sending =
+            request.send(&self.conn, &mut self.agent.reader, &mut server.writer, &mut self.progress);
+        // The answer is read from the start: it may come before the request has ended.
         let result = tokio::select! {
+            biased;
+            end = sending => Err(end),
             result = relay.run() => result,
-            end = ahead => Err(end),
         };
         match result {
-            Err(End::ServerClosed) if agent_ended => Err(End::AgentClosed),
-            // Early answers leave a body that nobody will read.
-            Ok(Answered::KeepAlive) if !done => Ok(Answered::Close),
+            Err(End::ServerClosed) if self.progress.agent_ended => Err(End::AgentClosed),
+            // An early answer leaves a body that nobody will read.
+            Ok(Answered::KeepAlive) if !self.progress.sent => Ok(Answered::ServerCloses),
             result => result,
         }
     }
 }
 
-/// Sends the rest of a request's body, then watches the agent while the answer is on its way. Returns only when the
-/// exchange cannot go on.
-async fn send_rest(mut body: Body, agent: &mut Reader, server: &mut Writer, agent_ended: &mut bool) -> End {
-    let result = async {
-        while !body.is_done() {
-            let mut at = 0;
-            while at < agent.buffer.len() && !body.is_done() {
-                at += body.advance(&agent.buffer[at..]).map_err(End::Malformed)?.consumed;
-            }
-            server.send(&agent.buffer[..at]).await.map_err(End::server)?;
-            agent.buffer.advance(at);
-            if !body.is_done() && agent.fill().await.map_err(End::agent)? == 0 {
-                return Err(End::AgentClosed);
-            }
+/// An allowed request on its way out.
+struct Request {
+    /// Bytes at the start of the agent's buffer that may leave at once.
+    ready: usize,
+    /// What is still to come from the agent.
+    rest: Body,
+    has_calls: bool,
+}
+
+impl Request {
+    /// Sends the request, then watches the agent while the answer is on its way. Returns only when the exchange cannot
+    /// go on.
+    async fn send(
+        self,
+        conn: &Conn,
+        agent: &mut Reader,
+        server: &mut Writer,
+        progress: &mut Progress,
+    ) -> End {
+        let delivered = self.deliver(agent, server, progress).await;
+        match delivered {
+            Ok(()) => {}
+            // A server that takes no more may have answered already: its answer is read to the end.
+            Err(Undelivered::Server) => return std::future::pending().await,
+            Err(Undelivered::Agent(end)) => return end,
+        }
+        progress.sent = true;
+        if self.has_calls {
+            conn.set_phase(Phase::Sent);
         }
         // What comes now is the next request, or the news that the agent is gone.
         while agent.buffer.len() < READ_AHEAD {
-            if agent.fill().await.map_err(End::agent)? == 0 {
-                *agent_ended = true;
-                // The server must learn of it: for MCP 2026-07-28 it is the cancel.
-                return server.finish().await.map_err(End::server);
+            match agent.fill().await {
+                Ok(0) => {
+                    progress.agent_ended = true;
+                    // The server must learn of it: for MCP 2026-07-28 it is the cancel. If it is gone, its answer's end tells.
+                    let _ = server.finish().await;
+                    break;
+                }
+                Ok(_) => {}
+                Err(error) => return End::agent(error),
+            }
+        }
+        std::future::pending().await
+    }
+
+    async fn deliver(
+        &self,
+        agent: &mut Reader,
+        server: &mut Writer,
+        progress: &mut Progress,
+    ) -> Result<(), Undelivered> {
+        server.send(&agent.buffer[..self.ready]).await.map_err(|_| Undelivered::Server)?;
+        agent.buffer.advance(self.ready);
+        agent.rest();
+        progress.unsent = progress.unsent.map(|_| 0);
+        let mut body = self.rest.clone();
+        while !body.is_done() {
+            let mut at = 0;
+            while at < agent.buffer.len() && !body.is_done() {
+                let step = body.advance(&agent.buffer[at..]);
+                at += step.map_err(|malformed| Undelivered::Agent(End::Malformed(malformed)))?.consumed;
+            }
+            server.send(&agent.buffer[..at]).await.map_err(|_| Undelivered::Server)?;
+            agent.buffer.advance(at);
+            if !body.is_done() {
+                let read = agent.fill().await.map_err(|error| Undelivered::Agent(End::agent(error)))?;
+                if read == 0 {
+                    return Err(Undelivered::Agent(End::AgentClosed));
+                }
             }
         }
         Ok(())
-    };
-    match result.await {
-        Ok(()) => std::future::pending().await,
-        Err(end) => end,
     }
+}
+
+/// Why a request did not leave whole.
+enum Undelivered {
+    /// The server takes no more of it.
+    Server,
+    /// The agent sends no more of it.
+    Agent(End),
 }

@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use agent_abi::Origin;
 use tokio::net::TcpStream;
+use tracing::warn;
 
 use crate::decide::policy::Bias;
 use crate::decide::{Guard, Refusal};
@@ -26,11 +27,15 @@ use crate::parts::Parts;
 use crate::record::entry::{self, Entry};
 use crate::record::metrics::Class;
 
+use self::exchange::Progress;
 use self::stop::stopped;
 
 /// Carries one connection of an agent until it ends, and records it.
 pub async fn run(stream: TcpStream, origin: Origin, netns: Arc<Netns>, parts: Arc<Parts>) {
-    let Some(agent) = parts.agents.by_number(origin.agent) else { return };
+    let Some(agent) = parts.agents.by_number(origin.agent) else {
+        warn!(agent = origin.agent, pid = origin.tgid, "a connection of nobody we know was closed");
+        return;
+    };
     let identity = Identity::resolve(agent, &origin);
     let listed = parts.ledger.open(identity, entry::address(origin.addr, origin.port));
     let conn = Arc::clone(listed.conn());
@@ -46,7 +51,9 @@ pub async fn run(stream: TcpStream, origin: Origin, netns: Arc<Netns>, parts: Ar
             end = connection.serve() => break end,
         }
     };
-    connection.close(end);
+    // Off the ledger first: a stop need not wait for an agent that is slow to take its leave.
+    drop(listed);
+    connection.close(end).await;
 }
 
 struct Connection {
@@ -63,8 +70,7 @@ struct Connection {
     batch: bool,
     /// Head of the request in progress; a stop may have to repeat its headers.
     request: Vec<u8>,
-    /// Bytes of the request in progress that are still in the agent's buffer; `None` while more are to come.
-    unsent: Option<usize>,
+    progress: Progress,
     class: Option<Class>,
     /// Bytes sent to servers that this connection has done with.
     to_server: u64,
@@ -84,7 +90,7 @@ impl Connection {
             begun: Begun::Nothing,
             batch: false,
             request: Vec::new(),
-            unsent: None,
+            progress: Progress::default(),
             class: None,
             to_server: 0,
             opened: Instant::now(),
@@ -147,7 +153,8 @@ impl Connection {
         let denied = self.parts.gate.rules().policy.defaults.opaque == Bias::Deny;
         let refusal = self.stop_in_force().or(denied.then(|| Refusal::Guard(Guard::Opaque)));
         if let Some(refusal) = refusal {
-            self.count_refusal(&refusal, class.label());
+            self.record_refusal(&refusal, class.label()).await;
+            self.classify(Class::Refused);
             return Err(End::Refused);
         }
         self.dial().await?;
@@ -171,14 +178,15 @@ impl Connection {
         }
     }
 
-    /// Notes why the connection ends; dropping it makes the record.
-    fn close(mut self, end: End) {
-        if matches!(end, End::Unreachable(_) | End::Network(_) | End::Refused) && self.begun == Begun::Nothing
-        {
-            // The agent must not take this for an orderly answer.
-            if !matches!(end, End::Refused) || self.class != Some(Class::Http) {
-                self.agent.reset_on_close();
-            }
+    /// Ends the connection as its cause asks: orderly after an answer, with a reset where an orderly end would be a lie.
+    /// Dropping it makes the record.
+    async fn close(mut self, end: End) {
+        let speaks_http = matches!(self.class, Some(Class::Http | Class::Mcp));
+        match &end {
+            End::Unreachable(_) | End::Network(_) => self.agent.reset_on_close(),
+            End::Refused | End::Malformed(_) if !speaks_http => self.agent.reset_on_close(),
+            End::Refused | End::Malformed(_) => self.agent.linger().await,
+            End::AgentClosed | End::ServerClosed | End::Stopped | End::Drain => {}
         }
         self.end = Some(end);
     }
@@ -198,6 +206,7 @@ impl Drop for Connection {
                 self.parts.metrics.connection_closed(&agent.name, class);
                 class
             }
+            // Nothing was said that could be classified, or nobody was there to say it to.
             None => {
                 self.parts.metrics.connection_refused(&agent.name);
                 Class::Refused

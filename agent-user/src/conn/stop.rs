@@ -51,7 +51,7 @@ impl Connection {
                 Begun::Stream(seam) => seam != Seam::Close,
                 Begun::Partial => false,
             };
-        let unsent = self.unsent.filter(|_| goes_on);
+        let unsent = self.progress.unsent.filter(|_| goes_on);
         let close = unsent.is_none();
         let answer = match self.begun {
             Begun::Nothing if !calls.is_empty() => {

@@ -74,12 +74,15 @@ pub struct ExecOrder {
     pub agent: String,
 }
 
+/// Who is behind a connection, and in which cgroup, as of the moment it was accepted: later its process may be gone and
+/// its number another's.
 #[derive(Clone)]
-struct Peer(Result<UCred, String>);
+struct Peer(Result<(Operator, String), String>);
 
 impl Connected<IncomingStream<'_, UnixListener>> for Peer {
     fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Peer {
-        Peer(stream.io().peer_cred().map_err(|error| error.to_string()))
+        let credentials = stream.io().peer_cred().context("peer credentials");
+        Peer(credentials.and_then(|credentials| identify(&credentials)).map_err(|error| format!("{error:#}")))
     }
 }
 
@@ -137,7 +140,7 @@ async fn admit(
     next: Next,
 ) -> Response {
     let order = format!("{} {}", request.method(), request.uri().path());
-    match identify(&peer) {
+    match peer.0 {
         Ok((operator, cgroup)) => {
             let Some(agent) = control.parts.agents.of_cgroup(&cgroup) else {
                 request.extensions_mut().insert(operator);
@@ -152,13 +155,12 @@ async fn admit(
                 format!("orders from inside an agent's cgroup ({cgroup}) are refused"),
             )
         }
-        Err(error) => problem(StatusCode::FORBIDDEN, format!("cannot tell who is asking: {error:#}")),
+        Err(error) => problem(StatusCode::FORBIDDEN, format!("cannot tell who is asking: {error}")),
     }
 }
 
 /// Who is behind the socket, and in which cgroup.
-fn identify(peer: &Peer) -> Result<(Operator, String)> {
-    let credentials = peer.0.as_ref().map_err(|error| anyhow::anyhow!("peer credentials: {error}"))?;
+fn identify(credentials: &UCred) -> Result<(Operator, String)> {
     let pid = credentials.pid().filter(|pid| *pid > 0).context("the peer has no process id here")?;
     let cgroup = cgroup::of_pid(u32::try_from(pid)?)?.to_string_lossy().into_owned();
     let uid = credentials.uid();

@@ -217,7 +217,7 @@ impl Policy {
             }
             policy.rules.push(Rule {
                 agent: compile_globs(&matches.agent, "agent").map_err(context)?,
-                server: compile_globs(&matches.server, "server").map_err(context)?,
+                server: compile_server_globs(&matches.server).map_err(context)?,
                 method: compile_globs(&matches.method, "method").map_err(context)?,
                 mode: rule.mode,
                 reason: rule.reason.as_deref().unwrap_or("not allowed by policy").into(),
@@ -330,6 +330,13 @@ fn compile_globs(globs: &Option<Globs>, field: &str) -> Result<Option<GlobSet>, 
     set.build().map(Some).map_err(|error| format!("match.{field}: {error}"))
 }
 
+/// Names of hosts have no case (RFC 4343).
+fn compile_server_globs(globs: &Option<Globs>) -> Result<Option<GlobSet>, String> {
+    let lower =
+        |globs: &Globs| Globs::Many(globs.patterns().iter().map(|glob| glob.to_ascii_lowercase()).collect());
+    compile_globs(&globs.as_ref().map(lower), "server")
+}
+
 fn compile_glob(pattern: &str, field: &str) -> Result<Glob, String> {
     if pattern.is_empty() {
         return Err(format!(
@@ -374,7 +381,7 @@ mod tests {
 
     #[test]
     fn server_is_matched_by_name_and_by_address() {
-        for server in ["bank.*", "10.0.0.7:443", "10.0.*"] {
+        for server in ["bank.*", "BANK.internal", "10.0.0.7:443", "10.0.*"] {
             check(
                 &format!("  - {{id: a, action: deny, match: {{server: '{server}'}}}}"),
                 "x",

@@ -1,4 +1,4 @@
-//! An operator's stop: whom it is for and how far it goes. Carrying it out is [`crate::stop`]'s job.
+//! An operator's stop: whom it is for and how far it goes. Carrying it out is [`crate::orders`]' job.
 
 use std::fmt;
 use std::sync::Arc;

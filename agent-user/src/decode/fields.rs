@@ -24,7 +24,7 @@ pub enum Coding {
     /// The body is as it is.
     #[default]
     Identity,
-    /// One coding or several; the name is in the head's `coding_name`.
+    /// One coding or several.
     Coded,
 }
 
@@ -51,12 +51,12 @@ pub(super) struct Fields {
     pub(super) framing: Option<Framing>,
     pub(super) media: Media,
     pub(super) coding: Coding,
-    pub(super) coding_name: Span,
+    /// `Content-Type` names a charset other than UTF-8 (or its subset ASCII).
+    pub(super) foreign_charset: bool,
     pub(super) expect_continue: bool,
     pub(super) upgrade: bool,
     pub(super) keep_alive: bool,
     pub(super) host: Option<Span>,
-    pub(super) accepts_event_stream: bool,
     pub(super) mcp: McpHeaders,
 }
 
@@ -74,12 +74,11 @@ impl Fields {
             framing: None,
             media: Media::None,
             coding: Coding::Identity,
-            coding_name: Span::default(),
+            foreign_charset: false,
             expect_continue: false,
             upgrade: false,
             keep_alive: of.version == Version::Http11,
             host: None,
-            accepts_event_stream: false,
             mcp: McpHeaders::default(),
         };
         let mut closes = false;
@@ -90,7 +89,7 @@ impl Fields {
                 Name::ContentLength => fields.length(value)?,
                 Name::TransferEncoding => fields.transfer_encoding(value, of.version)?,
                 Name::ContentType => fields.content_type(value),
-                Name::ContentEncoding => fields.content_encoding(value, span),
+                Name::ContentEncoding => fields.content_encoding(value),
                 Name::Host if fields.host.is_some() => return Err(Malformed::RepeatedHost),
                 Name::Host => fields.host = Some(span),
                 Name::Expect => fields.expect_continue |= value.eq_ignore_ascii_case(b"100-continue"),
@@ -99,7 +98,6 @@ impl Fields {
                     closes |= has_token(value, b"close");
                     fields.keep_alive |= has_token(value, b"keep-alive");
                 }
-                Name::Accept => fields.accepts_event_stream |= contains(value, b"event-stream"),
                 Name::Mirror(name) => fields.mirror(name, span),
                 Name::McpParam => {
                     let earlier = headers.get(..index).unwrap_or_default();
@@ -149,18 +147,17 @@ impl Fields {
         } else {
             Media::Other
         };
+        self.foreign_charset |= has_foreign_charset(value);
         // Of several headers the one that we look into counts.
         if matches!((self.media, media), (Media::None | Media::Other, _) | (_, Media::Json)) {
             self.media = media;
         }
     }
 
-    fn content_encoding(&mut self, value: &[u8], span: Span) {
-        if value.is_empty() || value.eq_ignore_ascii_case(b"identity") {
-            return;
+    fn content_encoding(&mut self, value: &[u8]) {
+        if !value.is_empty() && !value.eq_ignore_ascii_case(b"identity") {
+            self.coding = Coding::Coded;
         }
-        self.coding_name = if self.coding == Coding::Identity { span } else { Span::default() };
-        self.coding = Coding::Coded;
     }
 
     fn mirror(&mut self, name: &'static str, span: Span) {
@@ -189,7 +186,6 @@ enum Name {
     Expect,
     Upgrade,
     Connection,
-    Accept,
     /// One that must not occur twice, because it says what the body says too, or who sends it.
     Mirror(&'static str),
     McpParam,
@@ -200,7 +196,6 @@ fn name_of(name: &str) -> Name {
     let is = |known: &str| name.eq_ignore_ascii_case(known);
     match name.len() {
         4 if is("host") => Name::Host,
-        6 if is("accept") => Name::Accept,
         6 if is("expect") => Name::Expect,
         7 if is("upgrade") => Name::Upgrade,
         8 if is("mcp-name") => Name::Mirror("mcp-name"),
@@ -218,6 +213,20 @@ fn name_of(name: &str) -> Name {
     }
 }
 
+/// A text in another charset is other characters than its bytes look like: UTF-7 hides letters in ASCII.
+fn has_foreign_charset(content_type: &[u8]) -> bool {
+    content_type.split(|byte| *byte == b';').skip(1).any(|parameter| {
+        let mut parts = parameter.splitn(2, |byte| *byte == b'=');
+        let (Some(name), Some(value)) = (parts.next(), parts.next()) else { return false };
+        let value = value.trim_ascii();
+        let value = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value);
+        name.trim_ascii().eq_ignore_ascii_case(b"charset")
+            && ![&b"utf-8"[..], b"utf8", b"us-ascii", b"ascii"]
+                .iter()
+                .any(|known| value.eq_ignore_ascii_case(known))
+    })
+}
+
 /// Whether a comma-separated list has `token`.
 fn has_token(list: &[u8], token: &[u8]) -> bool {
     list.split(|byte| *byte == b',').any(|item| item.trim_ascii().eq_ignore_ascii_case(token))
@@ -229,3 +238,28 @@ fn contains(value: &[u8], part: &[u8]) -> bool {
 }
 
 const PARAM: &str = "mcp-param-";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn charsets_other_than_utf8_are_seen() {
+        for known in [
+            "application/json",
+            "application/json; charset=utf-8",
+            "a/json;x=1; Charset=\"UTF8\"",
+            "a; charset=us-ascii",
+        ] {
+            assert!(!has_foreign_charset(known.as_bytes()), "{known}");
+        }
+        for foreign in [
+            "application/json; charset=utf-16be",
+            "a/json;charset=\"utf-7\"",
+            "a;b=c;CHARSET=latin1",
+            "a; charset=",
+        ] {
+            assert!(has_foreign_charset(foreign.as_bytes()), "{foreign}");
+        }
+    }
+}

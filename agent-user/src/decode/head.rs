@@ -76,8 +76,8 @@ pub struct RequestHead {
     pub media: Media,
     /// How the body is coded.
     pub coding: Coding,
-    /// The value of `Content-Encoding` when coded; empty when it was sent in several headers.
-    pub coding_name: Span,
+    /// `Content-Type` names a charset other than UTF-8: the content is other text than its bytes look like.
+    pub foreign_charset: bool,
     /// The agent waits for `100 Continue` before it sends the body.
     pub expect_continue: bool,
     /// There is an `Upgrade` header, whether or not `Connection` names it.
@@ -86,8 +86,6 @@ pub struct RequestHead {
     pub keep_alive: bool,
     /// The `Host` header.
     pub host: Option<Span>,
-    /// `Accept` names `text/event-stream`.
-    pub accepts_event_stream: bool,
     /// The headers of MCP.
     pub mcp: McpHeaders,
 }
@@ -109,14 +107,8 @@ pub struct ResponseHead {
     pub media: Media,
     /// How the body is coded.
     pub coding: Coding,
-    /// The value of `Content-Encoding` when coded; empty when it was sent in several headers.
-    pub coding_name: Span,
     /// The connection stays open after this exchange, as far as the server is concerned.
     pub keep_alive: bool,
-    /// `Mcp-Session-Id`
-    pub session_id: Option<Span>,
-    /// More than one `Mcp-Session-Id`.
-    pub session_repeated: bool,
 }
 
 /// Reads a request head from the start of `input`; `None` needs more bytes.
@@ -141,12 +133,11 @@ pub fn parse_request(input: &[u8], limit: usize) -> Result<Option<RequestHead>, 
         framing: fields.framing.unwrap_or(Framing::Empty),
         media: fields.media,
         coding: fields.coding,
-        coding_name: fields.coding_name,
+        foreign_charset: fields.foreign_charset,
         expect_continue: fields.expect_continue,
         upgrade: fields.upgrade,
         keep_alive: fields.keep_alive,
         host: fields.host,
-        accepts_event_stream: fields.accepts_event_stream,
         mcp: fields.mcp,
     }))
 }
@@ -182,10 +173,7 @@ pub fn parse_response(
         tunnel,
         media: fields.media,
         coding: fields.coding,
-        coding_name: fields.coding_name,
         keep_alive: fields.keep_alive && framing != Framing::UntilClose && !tunnel,
-        session_id: fields.mcp.session_id,
-        session_repeated: fields.mcp.repeated == Some("mcp-session-id"),
     }))
 }
 
@@ -322,9 +310,8 @@ mod tests {
             (Method::Post, Version::Http11, Framing::Length(12))
         );
         assert_eq!((head.media, head.coding), (Media::Json, Coding::Coded));
-        assert_eq!(head.coding_name.of(text.as_bytes()), b"gzip");
         assert_eq!(head.target.of(text.as_bytes()), b"/mcp?x=1");
-        assert!(head.expect_continue && head.keep_alive && head.accepts_event_stream && !head.upgrade);
+        assert!(head.expect_continue && head.keep_alive && !head.upgrade && !head.foreign_charset);
         assert_eq!(of(head.host).as_deref(), Some("tools.internal:80"));
         assert_eq!(of(head.mcp.protocol_version).as_deref(), Some("2026-07-28"));
         assert_eq!(of(head.mcp.method).as_deref(), Some("tools/call"));

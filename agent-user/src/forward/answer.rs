@@ -54,6 +54,8 @@ pub struct Asked {
     pub continued: bool,
     /// The agent lets the connection live on.
     pub keep_alive: bool,
+    /// It asked for a protocol other than HTTP, or for a tunnel.
+    pub may_tunnel: bool,
 }
 
 /// How an answer ended.
@@ -61,7 +63,10 @@ pub struct Asked {
 pub enum Answered {
     /// The connection is good for another request.
     KeepAlive,
-    Close,
+    /// The server ends the connection after this answer.
+    ServerCloses,
+    /// The agent wanted no more than this answer.
+    AgentCloses,
     /// What follows is not HTTP.
     Tunnel,
 }
@@ -84,8 +89,7 @@ impl Relay<'_> {
     pub async fn run(mut self) -> Result<Answered, End> {
         let head = self.head().await?;
         if head.tunnel {
-            self.forward(head.len).await?;
-            return Ok(Answered::Tunnel);
+            return self.open_tunnel(&head).await;
         }
         let streams = head.media == Media::EventStream && head.coding == Coding::Identity;
         match head.media {
@@ -103,8 +107,25 @@ impl Relay<'_> {
             Media::Json => self.hold(&head).await?,
             _ => self.pass(&head).await?,
         }
-        let keep = head.keep_alive && self.asked.keep_alive && head.framing != Framing::UntilClose;
-        Ok(if keep { Answered::KeepAlive } else { Answered::Close })
+        Ok(match (head.keep_alive && head.framing != Framing::UntilClose, self.asked.keep_alive) {
+            (true, true) => Answered::KeepAlive,
+            (false, _) => Answered::ServerCloses,
+            (true, false) => Answered::AgentCloses,
+        })
+    }
+
+    /// What follows cannot be read: it is let through where opaque connections are, and the agent has asked for it.
+    async fn open_tunnel(&mut self, head: &ResponseHead) -> Result<Answered, End> {
+        if !self.asked.may_tunnel {
+            self.refuse(Guard::Undecodable("unsolicited_upgrade"), head).await?;
+        }
+        if self.parts.gate.rules().policy.defaults.opaque == Bias::Deny {
+            self.refuse(Guard::Opaque, head).await?;
+        }
+        self.close_calls("none", Some("upgraded"), Some(head.status), 0);
+        *self.begun = Begun::Partial;
+        self.forward(head.len).await?;
+        Ok(Answered::Tunnel)
     }
 
     /// Reads the final head, passing interim ones on (RFC 9110 section 15.2).
@@ -118,7 +139,9 @@ impl Relay<'_> {
                     if head.status == 100 && self.asked.continued {
                         self.server.buffer.advance(head.len);
                     } else {
+                        *self.begun = Begun::Partial;
                         self.forward(head.len).await?;
+                        *self.begun = Begun::Nothing;
                     }
                 }
                 Some(head) => return Ok(head),
@@ -143,9 +166,8 @@ impl Relay<'_> {
     /// Copies an answer as it comes.
     async fn pass(&mut self, head: &ResponseHead) -> Result<(), End> {
         let outcome = if head.status == 202 { "accepted" } else { "none" };
-        self.close_calls(outcome, None, Some(head.status), 0);
         let mut body = Body::new(head.framing);
-        let mut at = head.len;
+        let (mut at, mut bytes) = (head.len, 0);
         *self.begun = Begun::Partial;
         loop {
             while at < self.server.buffer.len() && !body.is_done() {
@@ -153,14 +175,20 @@ impl Relay<'_> {
             }
             if at > 0 {
                 self.forward(at).await?;
+                bytes += at;
                 at = 0;
             }
-            if body.is_done() {
+            let ended = body.is_done()
+                || match self.more(0).await {
+                    Err(End::ServerClosed) if head.framing == Framing::UntilClose => true,
+                    result => {
+                        result?;
+                        false
+                    }
+                };
+            if ended {
+                self.close_calls(outcome, None, Some(head.status), bytes - head.len);
                 return Ok(());
-            }
-            match self.more(0).await {
-                Err(End::ServerClosed) if head.framing == Framing::UntilClose => return Ok(()),
-                result => result?,
             }
         }
     }
@@ -205,16 +233,25 @@ impl Relay<'_> {
 
     /// What becomes of an answer that cannot be decided: passed unread where the operator chose so, else replaced.
     async fn or_refuse(&mut self, guard: Guard, bias: Bias, head: &ResponseHead) -> Result<(), End> {
-        if bias == Bias::Allow {
-            return self.pass(head).await;
+        match bias {
+            Bias::Allow => self.pass(head).await,
+            Bias::Deny => self.refuse(guard, head).await,
         }
+    }
+
+    /// Answers in the server's place, and ends the connection.
+    async fn refuse(&mut self, guard: Guard, head: &ResponseHead) -> Result<(), End> {
         let refusal = Refusal::Guard(guard);
         let calls = self.conn.end();
         for call in &calls {
             self.record(call, "none", Some(refusal.label()), Some(head.status), 0);
         }
-        self.parts.metrics.denied(&self.conn.identity.agent.name, refusal.rule(), refusal.label());
-        let answer = refuse::http(&Refused::all(&calls, &refusal), calls.len() > 1, true);
+        let decision = self.parts.record_guard(self.conn, "answer", &refusal).await;
+        let answer = if calls.is_empty() {
+            refuse::plain("502 Bad Gateway", &refusal, &decision)
+        } else {
+            refuse::http(&Refused::all(&calls, &refusal), calls.len() > 1, true)
+        };
         self.agent.send(&answer).await.map_err(End::agent)?;
         Err(End::Refused)
     }

@@ -63,15 +63,12 @@ impl End {
 
     /// An error while talking to the agent.
     pub fn agent(error: io::Error) -> End {
-        if is_peer_gone(&error) { End::AgentClosed } else { End::Network(error) }
+        let gone = matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset);
+        if gone { End::AgentClosed } else { End::Network(error) }
     }
 
-    /// An error while talking to the server.
+    /// An error while talking to the server. A reset is no orderly end: what came before it may be cut short.
     pub fn server(error: io::Error) -> End {
-        if is_peer_gone(&error) { End::ServerClosed } else { End::Network(error) }
+        if error.kind() == io::ErrorKind::BrokenPipe { End::ServerClosed } else { End::Network(error) }
     }
-}
-
-fn is_peer_gone(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }

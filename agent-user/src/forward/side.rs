@@ -9,6 +9,7 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::time::timeout;
 
 /// Room made for a read when nothing says how much will come.
 const CHUNK: usize = 16 * 1024;
@@ -16,6 +17,9 @@ const CHUNK: usize = 16 * 1024;
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(15);
 const KEEPALIVE_PROBES: u32 = 4;
+/// How long, and for how many bytes, a side that was refused may go on sending.
+const LINGER_WITHIN: Duration = Duration::from_secs(1);
+const LINGER_BYTES: usize = 16 << 20;
 
 /// One side of a connection.
 #[derive(Debug)]
@@ -55,6 +59,25 @@ impl Side {
             reader: Reader { socket: reader, buffer: BytesMut::new() },
             writer: Writer { socket: writer, written: AtomicU64::new(0) },
         }
+    }
+
+    /// Takes leave after a last answer: says that nothing more comes and reads on for a while, because closing a socket
+    /// with unread bytes is a reset, and a reset takes the answer away from a peer that is still sending.
+    pub async fn linger(&mut self) {
+        let leave = async {
+            self.writer.finish().await?;
+            let mut left = LINGER_BYTES;
+            while left > 0 {
+                self.reader.buffer.clear();
+                match self.reader.fill().await? {
+                    0 => break,
+                    read => left = left.saturating_sub(read),
+                }
+            }
+            Ok::<(), io::Error>(())
+        };
+        // However it ends, the socket is closed next.
+        let _ = timeout(LINGER_WITHIN, leave).await;
     }
 
     /// Makes closing this side a reset, which the peer cannot take for an orderly end.

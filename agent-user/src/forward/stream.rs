@@ -11,6 +11,9 @@ use crate::forward::End;
 use crate::forward::answer::{Begun, Relay, Seam};
 use crate::ledger::Phase;
 
+/// Framing that an event of any size may have around it.
+const OVERHEAD: usize = 64 * 1024;
+
 /// A stream of events on its way through the server's buffer.
 struct Stream {
     body: Body,
@@ -21,9 +24,19 @@ struct Stream {
     decided: usize,
     /// Where in the buffer the content of the current, unfinished event lies.
     pieces: Vec<Range<usize>>,
+    /// The current event is over its limit and leaves unread, as the operator chose.
+    passing: bool,
 }
 
 impl Stream {
+    /// Adds content to the current event, in as few pieces as it came.
+    fn add(&mut self, data: Range<usize>) {
+        match self.pieces.last_mut() {
+            Some(last) if last.end == data.start => last.end = data.end,
+            _ => self.pieces.push(data),
+        }
+    }
+
     /// The decided bytes have left the buffer.
     fn forwarded(&mut self) {
         for piece in &mut self.pieces {
@@ -37,6 +50,7 @@ impl Stream {
 impl Relay<'_> {
     /// Relays a stream of events, each as soon as it is whole and decided.
     pub(super) async fn stream(&mut self, head: &ResponseHead) -> Result<(), End> {
+        *self.begun = Begun::Partial;
         self.forward(head.len).await?;
         if !self.asked.has_calls {
             self.conn.set_phase(Phase::Open);
@@ -47,6 +61,7 @@ impl Relay<'_> {
             at: 0,
             decided: 0,
             pieces: Vec::new(),
+            passing: false,
         };
         *self.begun = match head.framing {
             Framing::Chunked => Begun::Stream(Seam::Chunk),
@@ -87,15 +102,20 @@ impl Relay<'_> {
             let mut data = stream.at + step.data.start..stream.at + step.data.end;
             while !data.is_empty() {
                 let Ok(end) = stream.events.next_end(&self.server.buffer[data.clone()]) else {
-                    return self.oversized(stream).await;
+                    self.oversized(stream).await?;
+                    continue;
                 };
                 let Some(end) = end else {
-                    stream.pieces.push(data.clone());
+                    stream.add(data.clone());
                     break;
                 };
-                stream.pieces.push(data.start..data.start + end);
+                stream.add(data.start..data.start + end);
                 data.start += end;
-                self.event(&stream.pieces, head.status);
+                if std::mem::take(&mut stream.passing) {
+                    stream.events = Events::new(self.parts.limits.event);
+                } else {
+                    self.event(&stream.pieces, head.status).await;
+                }
                 stream.pieces.clear();
                 stream.decided = data.start;
                 *self.begun = match (stream.body.ends_chunk(), head.framing) {
@@ -106,6 +126,15 @@ impl Relay<'_> {
                 };
             }
             stream.at += step.consumed;
+            if stream.at - stream.decided > self.parts.limits.event + self.parts.limits.event / 8 + OVERHEAD {
+                // Mostly chunk framing: it is held as long as the event is, and so it is bounded too.
+                self.oversized(stream).await?;
+            }
+            if stream.passing {
+                stream.pieces.clear();
+                stream.decided = stream.at;
+                *self.begun = Begun::Partial;
+            }
             // Chunk framing after the last whole event belongs to nobody: it can leave.
             if stream.pieces.is_empty() && stream.body.at_boundary() {
                 stream.decided = stream.at;
@@ -119,7 +148,7 @@ impl Relay<'_> {
 
     /// Decides one whole event. One that is refused is blanked in place, into a comment of the same length, so that
     /// the framing around it stays true.
-    fn event(&mut self, pieces: &[Range<usize>], status: u16) {
+    async fn event(&mut self, pieces: &[Range<usize>], status: u16) {
         let fault = {
             let joined;
             let bytes = match pieces {
@@ -152,8 +181,7 @@ impl Relay<'_> {
             return;
         }
         debug!(conn = self.conn.id, label, "event withheld");
-        self.parts.metrics.denied(&self.conn.identity.agent.name, "default:undecodable", label);
-        self.parts.record_guard(self.conn, "event", &Refusal::Guard(Guard::Undecodable(label)));
+        self.parts.record_guard(self.conn, "event", &Refusal::Guard(Guard::Undecodable(label))).await;
         let total: usize = pieces.iter().map(Range::len).sum();
         for (position, index) in pieces.iter().flat_map(Clone::clone).enumerate() {
             self.server.buffer[index] = match position {
@@ -168,12 +196,8 @@ impl Relay<'_> {
     async fn oversized(&mut self, stream: &mut Stream) -> Result<(), End> {
         let limit = self.parts.limits.event;
         if self.parts.gate.rules().policy.defaults.oversized == Bias::Allow {
-            // What was seen of the event leaves; the rest is looked at as if it were another one.
-            stream.events = Events::new(limit);
-            stream.pieces.clear();
-            stream.at = self.server.buffer.len();
-            stream.decided = stream.at;
-            *self.begun = Begun::Partial;
+            stream.passing = true;
+            stream.events = Events::new(usize::MAX);
             return Ok(());
         }
         // Whole events before it have left or leave now.
@@ -185,7 +209,7 @@ impl Relay<'_> {
         for call in &calls {
             self.record(call, "none", Some(refusal.label()), None, 0);
         }
-        self.parts.metrics.denied(&self.conn.identity.agent.name, refusal.rule(), refusal.label());
+        self.parts.record_guard(self.conn, "event", &refusal).await;
         if let Some(end) = self.begun.ending(&calls, &refusal) {
             self.agent.send(&end).await.map_err(End::agent)?;
         }

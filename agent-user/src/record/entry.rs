@@ -173,6 +173,9 @@ pub struct StopEffect<'a> {
     pub bytes: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub digest: Option<&'a str>,
+    /// The late answer says that the call failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub is_error: Option<bool>,
 }
 
 #[derive(Debug, Serialize)]

@@ -10,10 +10,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Context;
 use crossbeam_queue::ArrayQueue;
 use jiff::Timestamp;
 use tokio::sync::oneshot;
+use tokio::time::sleep;
 use tracing::error;
 
 use super::entry::{Entry, Line, SCHEMA};
@@ -23,6 +24,8 @@ use super::metrics::Metrics;
 const QUEUE: usize = 16 * 1024;
 /// How long a line may wait while nothing asks for durability.
 const FLUSH: Duration = Duration::from_millis(100);
+/// How soon a full queue is tried again.
+const ROOM_IN: Duration = Duration::from_millis(1);
 
 /// Where records go. Cheap to share.
 #[derive(Debug)]
@@ -49,7 +52,7 @@ pub struct Writer {
 
 impl Log {
     /// Opens the file for appending and starts the writer. The file is created with mode 0600.
-    pub fn open(path: &Path, metrics: Arc<Metrics>) -> Result<(Arc<Log>, Writer)> {
+    pub fn open(path: &Path, metrics: Arc<Metrics>) -> anyhow::Result<(Arc<Log>, Writer)> {
         if let Some(dir) = path.parent() {
             std::fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
         }
@@ -80,35 +83,48 @@ impl Log {
 
     /// Records something that may be lost in a crash within [`FLUSH`].
     pub fn record(&self, entry: &Entry<'_>) {
-        self.push(entry, None);
+        if let Some(line) = self.line(entry)
+            && self.push(Item { line, durable: None }).is_err()
+        {
+            self.metrics.records_dropped.inc();
+        }
     }
 
-    /// Records something and waits until it is on disk. An error was logged and counted; what the record is about
-    /// holds all the same.
+    /// Records something and waits until it is on disk. Such a line is never dropped: it waits for room. An error of the
+    /// disk was logged and counted; what the record is about holds all the same.
     pub async fn record_durably(&self, entry: &Entry<'_>) {
+        let Some(line) = self.line(entry) else { return };
         let (sender, receiver) = oneshot::channel();
-        self.push(entry, Some(sender));
+        let mut item = Item { line, durable: Some(sender) };
+        while let Err(refused) = self.push(item) {
+            item = refused;
+            self.writer.unpark();
+            sleep(ROOM_IN).await;
+        }
         self.writer.unpark();
-        // A dropped sender means the line was dropped, which is counted.
+        // The writer answers every line it takes; it ends only with the daemon.
         let _ = receiver.await;
     }
 
-    fn push(&self, entry: &Entry<'_>, durable: Option<oneshot::Sender<io::Result<()>>>) {
+    fn line(&self, entry: &Entry<'_>) -> Option<Vec<u8>> {
         self.metrics.records.with_label_values(&[entry.kind()]).inc();
-        let line = Line { schema: SCHEMA, at: Timestamp::now(), entry };
         let mut bytes = Vec::with_capacity(512);
+        let line = Line { schema: SCHEMA, at: Timestamp::now(), entry };
         if let Err(error) = serde_json::to_writer(&mut bytes, &line) {
             error!(%error, kind = entry.kind(), "record not serializable");
             self.metrics.records_dropped.inc();
-            return;
+            return None;
         }
         bytes.push(b'\n');
-        if self.queue.push(Item { line: bytes, durable }).is_err() {
-            self.metrics.records_dropped.inc();
-        }
+        Some(bytes)
+    }
+
+    fn push(&self, item: Item) -> Result<(), Item> {
+        self.queue.push(item)?;
         if self.queue.len() > QUEUE / 2 {
             self.writer.unpark();
         }
+        Ok(())
     }
 
     fn write_to(&self, mut file: File) {
@@ -172,7 +188,7 @@ mod tests {
         let path = dir.path().join("records.jsonl");
         let metrics = Arc::new(Metrics::new().unwrap());
         let (log, _writer) = Log::open(&path, metrics).unwrap();
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         runtime.block_on(log.record_durably(&Entry::Daemon(Daemon {
             event: "started",
             version: "1",
