@@ -138,8 +138,7 @@ pub async fn judge(
     }
 
     target.update(&parts.gate.rules(), conn, host);
-    let calls: Vec<Call> = prepared.iter().map(|message| message.to_call(&target.server)).collect();
-    conn.begin(calls.clone());
+    conn.begin(prepared.iter().map(|message| message.to_call(&target.server)).collect());
     // From here on a stop finds the calls; so it is now that the rules are read.
     let rules = Arc::clone(&parts.gate.rules());
     target.update(&rules, conn, host);
@@ -159,9 +158,11 @@ pub async fn judge(
         message.record(parts, conn, &target.server, rules.generation, since, refusal.is_some() && last).await;
     }
     let refused = refusal.map(|first| {
-        let refusals = prepared.into_iter().map(|message| message.verdict.refusal.unwrap_or(first.clone()));
-        let refused =
-            calls.into_iter().zip(refusals).map(|(call, refusal)| Refused { call, refusal }).collect();
+        let refused = prepared.iter().map(|message| Refused {
+            call: message.to_call(&target.server),
+            refusal: message.verdict.refusal.clone().unwrap_or_else(|| first.clone()),
+        });
+        let refused = refused.collect();
         (first, refused)
     });
     Judged { refused, has_calls: true, batch }

@@ -57,7 +57,7 @@ impl Connection {
             Begun::Nothing if !calls.is_empty() => {
                 Some(refuse::http(&Refused::all(&calls, &refusal), self.batch, close))
             }
-            Begun::Nothing if phase == Phase::Open => Some(refuse::plain("403 Forbidden", &refusal, "")),
+            Begun::Nothing if phase != Phase::Idle => Some(refuse::plain("403 Forbidden", &refusal, "")),
             begun => begun.ending(&calls, &refusal),
         };
         let answered = match answer {
