@@ -6,6 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use interlock::config::Config;
+use interlock::reload;
 use serde_json::Value;
 
 /// What the program needs from the kernel; the unit says what each is for.
@@ -178,18 +180,21 @@ fn node_is_seen_and_agents_are_not_in_reach_of_the_token() {
     assert_eq!(pod["automountServiceAccountToken"], false);
 }
 
+/// The program itself reads what is shipped: the files of the unit as they are, those of the ConfigMap as mounted.
 #[test]
-fn shipped_rules_are_in_the_known_shape() {
+fn program_reads_the_shipped_configuration_and_rules() {
     let map = yaml(&read("kubernetes/configmap.yaml"));
-    for rules in [yaml(&read("systemd/rules.yaml")), yaml(map["data"]["rules.yaml"].as_str().unwrap())] {
-        assert_eq!(rules["version"], 1);
-        for rule in rules["rules"].as_array().unwrap() {
-            assert!(
-                rule["id"].is_string() && rule["reason"].is_string() && rule["match"].is_object(),
-                "{rule}"
-            );
-            assert_eq!(rule["action"], "deny", "{rule}");
-        }
+    let mounted = tempfile::tempdir().expect("a folder");
+    for file in ["config.yaml", "rules.yaml"] {
+        fs::write(mounted.path().join(file), map["data"][file].as_str().expect("in the ConfigMap"))
+            .expect("write");
+    }
+    for folder in [deploy("systemd"), mounted.path().to_owned()] {
+        let config = Config::load(&folder.join("config.yaml")).unwrap_or_else(|error| panic!("{error:#}"));
+        assert_eq!(config.rules.as_deref(), Some(Path::new("/etc/interlock/rules.yaml")));
+        let (policy, _) =
+            reload::load(&folder.join("rules.yaml")).unwrap_or_else(|error| panic!("{error:#}"));
+        assert!(!policy.is_empty());
     }
 }
 

@@ -3,7 +3,7 @@
 mod render;
 
 use std::ffi::OsString;
-use std::io::{BufRead, BufReader, Read, Seek, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -287,7 +287,6 @@ fn print_log(path: &Path, follow: bool) -> Result<()> {
             return Ok(());
         }
         std::thread::sleep(Duration::from_millis(200));
-        reader.by_ref().stream_position()?;
     }
 }
 
