@@ -1,6 +1,6 @@
 //! The agents of this host: who they are, which cgroups are theirs, and that the kernel holds each of them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,7 +13,10 @@ use tracing::{info, warn};
 use crate::decide::stop::{Level, Selector};
 use crate::gate::Gate;
 use crate::identity::Agent;
+use crate::kernel::netns::Netns;
 use crate::kernel::{Kernel, cgroup};
+use crate::record::entry::{AgentHeld, Entry};
+use crate::record::log::Log;
 use crate::record::metrics::Metrics;
 use crate::selectors::{Selectors, Walk};
 use crate::state::State;
@@ -27,6 +30,7 @@ pub struct Agents {
     state: Arc<State>,
     gate: Arc<Gate>,
     metrics: Arc<Metrics>,
+    log: Arc<Log>,
     /// The cgroup v2 mount.
     root: PathBuf,
     /// Below the root; its children are made by `interlock exec`.
@@ -54,6 +58,7 @@ impl Agents {
         state: Arc<State>,
         gate: Arc<Gate>,
         metrics: Arc<Metrics>,
+        log: Arc<Log>,
         root: PathBuf,
         exec_cgroup: String,
     ) -> Agents {
@@ -63,6 +68,7 @@ impl Agents {
             state,
             gate,
             metrics,
+            log,
             root,
             exec_cgroup,
             by_number,
@@ -153,13 +159,45 @@ impl Agents {
             return Ok(());
         }
         let agent = self.named(name)?;
+        let is_new = !self.kernel.held()?.contains_key(&id);
         self.kernel.hold(&dir, id, agent.number).with_context(|| format!("hold cgroup {path}"))?;
-        info!(agent = name, cgroup = path, "holding");
+        // Connections that are older than this were never redirected: they must not go on unread.
+        let cut = if is_new { self.destroy_in(std::slice::from_ref(&dir), HashSet::new())?.0 } else { 0 };
+        info!(agent = name, cgroup = path, sockets_cut = cut, "holding");
+        self.log.record(&Entry::Agent(AgentHeld { agent: name, cgroup: path, sockets_cut: cut }));
         if let Some(replaced) = held.insert(path.to_owned(), Held { id, agent, made }) {
             // The path was removed and made again between two looks.
             self.kernel.let_go(replaced.id)?;
         }
         Ok(())
+    }
+
+    /// Destroys the sockets of an agent in every network namespace its processes are in. Returns how many it destroyed
+    /// and how many are left.
+    pub fn destroy_sockets(&self, agent: &Agent) -> Result<(u32, u32)> {
+        self.destroy_in(&self.dirs_of(agent.number), HashSet::from([agent.number]))
+    }
+
+    fn destroy_in(&self, dirs: &[PathBuf], tagged: HashSet<u32>) -> Result<(u32, u32)> {
+        let mut cgroups = HashSet::new();
+        let mut namespaces = vec![Netns::current().context("open our own network namespace")?];
+        for dir in dirs {
+            cgroups.extend(cgroup::subtree_ids(dir).unwrap_or_default());
+            for pid in cgroup::procs(dir).unwrap_or_default() {
+                // A process that has just ended has no sockets.
+                let Ok(netns) = Netns::of_pid(pid) else { continue };
+                if namespaces.iter().all(|known| known.identity() != netns.identity()) {
+                    namespaces.push(netns);
+                }
+            }
+        }
+        let (mut destroyed, mut left) = (0, 0);
+        for netns in &namespaces {
+            let found = netns.within(|| self.kernel.destroy(&cgroups, &tagged))??;
+            destroyed += found.tcp + found.udp;
+            left += found.left;
+        }
+        Ok((destroyed, left))
     }
 
     /// Brings what is held in line with the cgroup tree. Called whenever the tree may have changed.

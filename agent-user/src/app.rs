@@ -68,6 +68,7 @@ pub fn run(config: &Config) -> Result<()> {
         Arc::clone(&state),
         Arc::clone(&gate),
         Arc::clone(&metrics),
+        Arc::clone(&log),
         root,
         config.exec_cgroup.clone(),
     ));

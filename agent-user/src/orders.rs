@@ -3,7 +3,6 @@
 //! A stop is in force once it is published to every connection, written to the kernel, and every connection it
 //! concerns has acted on it. From then on no new call in its scope reaches a server.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,7 +17,6 @@ use crate::book::Caught;
 use crate::decide::stop::{Level, Operator, Selector, Stop};
 use crate::identity::Agent;
 use crate::kernel::cgroup;
-use crate::kernel::netns::Netns;
 use crate::ledger::{Conn, Fate};
 use crate::parts::Parts;
 use crate::record::entry::{Entry, Release, StopEntry};
@@ -298,8 +296,8 @@ impl Orders {
     /// Cuts what lives besides our connections: sockets that were there before, inbound ones, UDP.
     async fn destroy(&self, agents: &[Arc<Agent>], effects: &mut [Effect]) {
         for (agent, effect) in agents.iter().zip(effects) {
-            let (parts, agent) = (Arc::clone(&self.parts), Arc::clone(agent));
-            let destroyed = tokio::task::spawn_blocking(move || destroy_sockets(&parts, &agent)).await;
+            let (agents, agent) = (Arc::clone(&self.parts.agents), Arc::clone(agent));
+            let destroyed = tokio::task::spawn_blocking(move || agents.destroy_sockets(&agent)).await;
             match destroyed {
                 Ok(Ok((destroyed, 0))) => effect.sockets_destroyed = destroyed,
                 Ok(Ok((destroyed, left))) => {
@@ -311,29 +309,4 @@ impl Orders {
             }
         }
     }
-}
-
-/// Destroys the sockets of an agent in every network namespace its processes are in. Returns how many it destroyed
-/// and how many are left.
-fn destroy_sockets(parts: &Parts, agent: &Agent) -> Result<(u32, u32)> {
-    let mut cgroups = HashSet::new();
-    let mut namespaces = vec![Netns::current().context("open our own network namespace")?];
-    for dir in parts.agents.dirs_of(agent.number) {
-        cgroups.extend(cgroup::subtree_ids(&dir).unwrap_or_default());
-        for pid in cgroup::procs(&dir).unwrap_or_default() {
-            // A process that has just ended has no sockets.
-            let Ok(netns) = Netns::of_pid(pid) else { continue };
-            if namespaces.iter().all(|known| known.identity() != netns.identity()) {
-                namespaces.push(netns);
-            }
-        }
-    }
-    let numbers = HashSet::from([agent.number]);
-    let (mut destroyed, mut left) = (0, 0);
-    for netns in &namespaces {
-        let found = netns.within(|| parts.kernel.destroy(&cgroups, &numbers))??;
-        destroyed += found.tcp + found.udp;
-        left += found.left;
-    }
-    Ok((destroyed, left))
 }

@@ -78,3 +78,25 @@ fn exec_holds_a_command_from_its_first_connection() {
     assert!(server.started("wire_transfer").is_empty());
     assert_eq!(daemon.records().decision("wire_transfer", "deny")["agent"], "worker");
 }
+
+// === K4: istio#48876 ===
+
+#[test]
+#[cfg_attr(not(feature = "root-tests"), ignore = "needs root and BPF")]
+fn connection_older_than_the_agent_is_cut_and_recorded() {
+    let world = World::new();
+    let server = RawServer::start(&world, |request, reply| reply.result(request, &json!({"content": []})));
+    let mut agent = RawAgent::start(&world, "coder");
+    let mut conn = agent.open(server.address()).expect("nobody holds it yet");
+    let call = mcp::legacy(&mcp::call(1, "wire_transfer", json!({})));
+    agent.send(&conn, &call).expect("send");
+    agent.message(&mut conn).expect("an answer, past everybody");
+
+    let daemon = Daemon::start(&world, NO_TRANSFERS);
+    daemon.records().wait("agent", "sockets that were cut", |record| {
+        record["agent"] == "coder" && record["sockets_cut"].as_u64() >= Some(1)
+    });
+    let again = agent.send(&conn, &call).and_then(|()| agent.message(&mut conn));
+    assert!(again.is_err(), "the old connection is gone");
+    assert_eq!(refused(&mut agent, server.address(), "wire_transfer"), Some(true), "and a new one is held");
+}

@@ -49,6 +49,8 @@ pub enum Entry<'a> {
     Connection(Connection<'a>),
     /// The kernel side refused something.
     Kernel(Kernel<'a>),
+    /// A cgroup is held as an agent's from now on.
+    Agent(AgentHeld<'a>),
     /// The daemon started or ended.
     Daemon(Daemon<'a>),
     /// An order came from an agent's own cgroup and was refused.
@@ -68,6 +70,7 @@ impl Entry<'_> {
             Entry::Policy(_) => "policy",
             Entry::Connection(_) => "connection",
             Entry::Kernel(_) => "kernel",
+            Entry::Agent(_) => "agent",
             Entry::Daemon(_) => "daemon",
             Entry::Intrusion(_) => "intrusion",
         }
@@ -239,6 +242,14 @@ pub struct Kernel<'a> {
     pub destination: SocketAddr,
     pub protocol: u32,
     pub netns: u64,
+}
+
+#[derive(Debug, Serialize)]
+pub struct AgentHeld<'a> {
+    pub agent: &'a str,
+    pub cgroup: &'a str,
+    /// Connections and datagram sockets that were there before, and were cut.
+    pub sockets_cut: u32,
 }
 
 #[derive(Debug, Serialize)]
