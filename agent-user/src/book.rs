@@ -8,7 +8,8 @@ use serde::Serialize;
 use tokio::sync::Notify;
 
 use crate::decide::stop::Stop;
-use crate::ledger::{Call, Conn, Fate};
+use crate::fate::Fate;
+use crate::ledger::{Call, Conn};
 use crate::record::entry::{Entry, StopEffect};
 use crate::record::log::Log;
 use crate::record::metrics::Metrics;

@@ -14,6 +14,7 @@ use serde::Serialize;
 use tokio::sync::Notify;
 
 use crate::decode::RawId;
+use crate::fate::Fate;
 use crate::identity::Identity;
 
 /// What a call asked for, as its record and a stop's answer name it.
@@ -49,41 +50,6 @@ pub enum Phase {
     Sent,
     /// The answer is decided and on its way to the agent.
     Answering,
-}
-
-/// What became of a call that a stop ran into.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Fate {
-    /// Not one byte reached the server.
-    Refused,
-    /// Part of it reached the server, which cannot have read it as a message.
-    Cut,
-    /// All of it reached the server; whether it was carried out is not known (yet).
-    Sent,
-    /// The server answered after the stop; the answer was kept from the agent.
-    FinishedAfterStop,
-    /// The server said it cancelled the call.
-    Cancelled,
-    /// Its connection ended without an answer.
-    Lost,
-}
-
-impl Fate {
-    /// All fates, as metric label values.
-    pub const ALL: [Fate; 6] =
-        [Fate::Refused, Fate::Cut, Fate::Sent, Fate::FinishedAfterStop, Fate::Cancelled, Fate::Lost];
-
-    pub fn label(self) -> &'static str {
-        match self {
-            Fate::Refused => "refused",
-            Fate::Cut => "cut",
-            Fate::Sent => "sent",
-            Fate::FinishedAfterStop => "finished_after_stop",
-            Fate::Cancelled => "cancelled",
-            Fate::Lost => "lost",
-        }
-    }
 }
 
 /// One open connection of an agent.

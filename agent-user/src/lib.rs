@@ -20,6 +20,7 @@ pub mod daemon;
 pub mod decide;
 pub mod decode;
 pub mod doctor;
+pub mod fate;
 pub mod forward;
 pub mod gate;
 pub mod identity;

@@ -15,9 +15,10 @@ use tracing::info;
 
 use crate::book::Caught;
 use crate::decide::stop::{Level, Operator, Selector, Stop};
+use crate::fate::Fate;
 use crate::identity::Agent;
 use crate::kernel::cgroup;
-use crate::ledger::{Conn, Fate};
+use crate::ledger::Conn;
 use crate::parts::Parts;
 use crate::record::entry::{Entry, Release, StopEntry};
 use crate::state::State;

@@ -8,11 +8,12 @@ use tokio::time::timeout;
 
 use crate::decide::Refusal;
 use crate::decide::stop::{Level, Stop};
+use crate::fate::Fate;
 use crate::forward::answer::{Begun, Seam};
 use crate::forward::evidence::Evidence;
 use crate::forward::refuse::Refused;
 use crate::forward::{End, refuse};
-use crate::ledger::{Conn, Fate, Phase};
+use crate::ledger::{Conn, Phase};
 use crate::parts::Parts;
 
 use super::Connection;

@@ -19,13 +19,14 @@ use crate::decode::{
     Body, Coding, Events, Framing, Kind, Media, Method, Payload, RequestHead, decode, mcp, parse_request,
     parse_response, sse,
 };
+use crate::fate::Fate;
 use crate::forward::answer::{Begun, Seam};
 use crate::forward::dial::dial;
 use crate::forward::request::{Held, Hold};
 use crate::forward::side::{Reader, Side};
 use crate::judge::digest;
 use crate::kernel::netns::Netns;
-use crate::ledger::{Call, Conn, Fate};
+use crate::ledger::{Call, Conn};
 use crate::parts::Parts;
 use crate::record::entry::{Cancel, Entry};
 

@@ -7,8 +7,9 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::decide::stop::{Level, Operator};
+use crate::fate::Fate;
 use crate::identity::Identity;
-use crate::ledger::{Call, Fate};
+use crate::ledger::Call;
 
 /// Version of the schema.
 pub const SCHEMA: u32 = 1;

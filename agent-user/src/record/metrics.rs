@@ -8,7 +8,7 @@ use prometheus::{
 
 use crate::decide::Verdict;
 use crate::decide::stop::Level;
-use crate::ledger::Fate;
+use crate::fate::Fate;
 
 /// What kind of traffic a connection carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
