@@ -149,8 +149,8 @@ impl Story {
         )?;
 
         screen.say(
-            "The agent could still open connections that carry no MCP. The next level takes its network away, in the \
-             kernel:",
+            "A connect() of the agent still succeeds, if only to be refused by the daemon. The next level takes its whole \
+             network away, in the kernel:",
         )?;
         self.order_stop("isolate", "cut it off until we know more")?;
         self.connect_is_refused()?;
