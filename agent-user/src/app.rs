@@ -50,8 +50,11 @@ pub fn run(config: &Config) -> Result<()> {
 
     let root = cgroup::root()?;
     cgroup::leave_root(OWN_CGROUP)?;
-    std::fs::create_dir_all(root.join(config.exec_cgroup.trim_start_matches('/')))
-        .with_context(|| format!("create cgroup {}", config.exec_cgroup))?;
+    if config.attach.is_empty() {
+        // The programs sit on what is there now: what `interlock exec` makes must lie below it.
+        std::fs::create_dir_all(root.join(config.exec_cgroup.trim_start_matches('/')))
+            .with_context(|| format!("create cgroup {}", config.exec_cgroup))?;
+    }
     let attach = attach_points(config, &root)?;
     let kernel = Arc::new(Kernel::attach(&kernel::Options {
         pin_dir: config.pin_dir.clone(),
