@@ -1,5 +1,5 @@
-//! One agent connection, from accept to record. Read this first; then [`exchange`], which every HTTP request takes,
-//! and [`stop`], which ends what a stop runs into.
+//! One agent connection, from accept to record. Read this first; then `exchange`, which every HTTP request takes, and
+//! `stop`, which ends what a stop runs into.
 
 mod exchange;
 mod stop;
@@ -184,7 +184,9 @@ impl Connection {
         let speaks_http = matches!(self.class, Some(Class::Http | Class::Mcp));
         match &end {
             End::Unreachable(_) | End::Network(_) => self.agent.reset_on_close(),
-            End::Refused | End::Malformed(_) if !speaks_http => self.agent.reset_on_close(),
+            End::Refused | End::Malformed(_) if !speaks_http || self.begun == Begun::Partial => {
+                self.agent.reset_on_close();
+            }
             End::Refused | End::Malformed(_) => self.agent.linger().await,
             End::AgentClosed | End::ServerClosed | End::Stopped | End::Drain => {}
         }

@@ -85,8 +85,17 @@ pub struct Relay<'a> {
 }
 
 impl Relay<'_> {
-    /// Relays one answer from head to end.
+    /// Relays one answer from head to end. Where nothing of a broken one has left yet, the agent is told.
     pub async fn run(mut self) -> Result<Answered, End> {
+        match self.relay().await {
+            Err(End::Malformed(fault)) if *self.begun == Begun::Nothing => {
+                Err(self.refuse(Guard::Undecodable(fault.label()), None).await)
+            }
+            result => result,
+        }
+    }
+
+    async fn relay(&mut self) -> Result<Answered, End> {
         let head = self.head().await?;
         if head.tunnel {
             return self.open_tunnel(&head).await;
@@ -117,10 +126,10 @@ impl Relay<'_> {
     /// What follows cannot be read: it is let through where opaque connections are, and the agent has asked for it.
     async fn open_tunnel(&mut self, head: &ResponseHead) -> Result<Answered, End> {
         if !self.asked.may_tunnel {
-            self.refuse(Guard::Undecodable("unsolicited_upgrade"), head).await?;
+            return Err(self.refuse(Guard::Undecodable("unsolicited_upgrade"), Some(head.status)).await);
         }
         if self.parts.gate.rules().policy.defaults.opaque == Bias::Deny {
-            self.refuse(Guard::Opaque, head).await?;
+            return Err(self.refuse(Guard::Opaque, Some(head.status)).await);
         }
         self.close_calls("none", Some("upgraded"), Some(head.status), 0);
         *self.begun = Begun::Partial;
@@ -235,16 +244,16 @@ impl Relay<'_> {
     async fn or_refuse(&mut self, guard: Guard, bias: Bias, head: &ResponseHead) -> Result<(), End> {
         match bias {
             Bias::Allow => self.pass(head).await,
-            Bias::Deny => self.refuse(guard, head).await,
+            Bias::Deny => Err(self.refuse(guard, Some(head.status)).await),
         }
     }
 
-    /// Answers in the server's place, and ends the connection.
-    async fn refuse(&mut self, guard: Guard, head: &ResponseHead) -> Result<(), End> {
+    /// Answers in the server's place, which ends the connection.
+    async fn refuse(&mut self, guard: Guard, status: Option<u16>) -> End {
         let refusal = Refusal::Guard(guard);
         let calls = self.conn.end();
         for call in &calls {
-            self.record(call, "none", Some(refusal.label()), Some(head.status), 0);
+            self.record(call, "none", Some(refusal.label()), status, 0);
         }
         let decision = self.parts.record_guard(self.conn, "answer", &refusal).await;
         let answer = if calls.is_empty() {
@@ -252,8 +261,10 @@ impl Relay<'_> {
         } else {
             refuse::http(&Refused::all(&calls, &refusal), calls.len() > 1, true)
         };
-        self.agent.send(&answer).await.map_err(End::agent)?;
-        Err(End::Refused)
+        match self.agent.send(&answer).await {
+            Ok(()) => End::Refused,
+            Err(error) => End::agent(error),
+        }
     }
 
     /// Takes the calls off the ledger that a payload answers.

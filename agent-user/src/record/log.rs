@@ -81,7 +81,7 @@ impl Log {
         Ok((Arc::clone(&log), Writer { log, thread: Some(thread) }))
     }
 
-    /// Records something that may be lost in a crash within [`FLUSH`].
+    /// Records something that may be lost in a crash within a tenth of a second.
     pub fn record(&self, entry: &Entry<'_>) {
         if let Some(line) = self.line(entry)
             && self.push(Item { line, durable: None }).is_err()
