@@ -11,7 +11,7 @@ use crate::process::Process;
 use crate::records::Records;
 use crate::sdk::binary;
 use crate::wait::wait_for;
-use crate::world::{World, free_port, mount_bpffs};
+use crate::world::{World, mount_bpffs};
 
 /// The agents every configuration of the tests names; the cgroup `coder-2` is `coder` too.
 const AGENTS: [&str; 3] = ["coder", "sibling", "parked"];
@@ -42,14 +42,13 @@ impl Daemon {
         mount_bpffs();
         let (config, rules_file) = (world.path("config.yaml"), world.path("rules.yaml"));
         let (run, records) = (world.path("run"), world.path("records.jsonl"));
-        let port = free_port();
         let cgroup = world.cgroup();
         let agents = AGENTS
             .map(|name| format!("  - {{name: {name}, cgroup: \"{cgroup}/agents/{name}*\"}}\n"))
             .concat();
         let text = format!(
             "version: 1\nattach: [{cgroup}]\nagents:\n{agents}rules: {rules}\nstate_dir: {state}\nruntime_dir: {run}\n\
-             pin_dir: {pins}\nrecords: {{path: {records}, arguments: digest}}\nmetrics_addr: 127.0.0.1:{port}\n\
+             pin_dir: {pins}\nrecords: {{path: {records}, arguments: digest}}\nmetrics_addr: 127.0.0.1:0\n\
              evidence_window: 3s\nexec_cgroup: {cgroup}/exec\n{more}",
             rules = rules_file.display(),
             state = world.path("state").display(),
@@ -59,13 +58,13 @@ impl Daemon {
         );
         fs::write(&rules_file, rules).expect("write the rules");
         fs::write(&config, text).expect("write the configuration");
-        let daemon = Self {
+        let mut daemon = Self {
             process: run_daemon(world, &config),
             config,
             rules: rules_file,
             cli: Cli::new(&run),
             records: Records::new(records),
-            metrics: Metrics::new(port),
+            metrics: Metrics::default(),
         };
         daemon.ready();
         daemon
@@ -121,8 +120,13 @@ impl Daemon {
         &mut self.process
     }
 
-    fn ready(&self) {
-        wait_for("the daemon to be ready", || (self.cli.try_run(&["status"])?.code == 0).then_some(()));
+    fn ready(&mut self) {
+        let status = wait_for("the daemon to be ready", || {
+            assert!(self.process.is_running(), "{}", self.process.stderr());
+            self.cli.try_run(&["status"]).filter(|status| status.code == 0)
+        });
+        let address = status.json["metrics_addr"].as_str().and_then(|address| address.parse().ok());
+        self.metrics = Metrics::new(address.expect("the daemon says where its metrics are"));
     }
 }
 

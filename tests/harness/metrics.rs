@@ -1,25 +1,31 @@
 //! The daemon's metrics, as Prometheus scrapes them.
 
 use std::io::{Read as _, Write as _};
-use std::net::{Ipv4Addr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 
 use crate::wait::wait_for;
 
 /// The metrics endpoint of one daemon.
 pub struct Metrics {
-    port: u16,
+    address: SocketAddr,
+}
+
+impl Default for Metrics {
+    /// Nobody's, until the daemon has said where it listens.
+    fn default() -> Self {
+        Self { address: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)) }
+    }
 }
 
 impl Metrics {
-    /// The endpoint on this port of the loopback.
-    pub fn new(port: u16) -> Self {
-        Self { port }
+    /// The endpoint at this address.
+    pub fn new(address: SocketAddr) -> Self {
+        Self { address }
     }
 
     /// The text of one scrape.
     pub fn scrape(&self) -> String {
-        let mut stream =
-            TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).expect("connect to the metrics");
+        let mut stream = TcpStream::connect(self.address).expect("connect to the metrics");
         write!(stream, "GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
             .expect("ask for metrics");
         let mut text = String::new();

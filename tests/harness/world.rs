@@ -2,7 +2,7 @@
 //! worlds share nothing, so tests run side by side; dropping a world removes all of it, also after a panic.
 
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -147,14 +147,6 @@ impl Drop for World {
             eprintln!("{} stays: something in it does not end", self.cgroup.display());
         }
     }
-}
-
-/// A port of the host's loopback that was free a moment ago.
-pub fn free_port() -> u16 {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
-        .and_then(|socket| socket.local_addr())
-        .expect("take a port")
-        .port()
 }
 
 /// The root of the cgroup v2 hierarchy, wherever this host has it.

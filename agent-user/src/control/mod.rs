@@ -7,6 +7,7 @@
 pub mod client;
 mod health;
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -46,6 +47,8 @@ pub struct Control {
     pub listeners: Arc<Listeners>,
     pub reloader: Option<Arc<Reloader>>,
     pub records: PathBuf,
+    /// As bound: the configured port may be 0.
+    pub metrics_addr: SocketAddr,
     pub started: Instant,
 }
 
@@ -292,6 +295,7 @@ async fn status(Shared(control): Shared<App>) -> Json<Value> {
         "namespaces": control.listeners.cookies(),
         "connections": parts.ledger.len(),
         "stops": rules.stops.len(),
+        "metrics_addr": control.metrics_addr,
         "records": {"path": control.records, "dropped": parts.metrics.records_dropped.get()},
     }))
 }

@@ -3,17 +3,18 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use serde_json::Value;
 
 use super::host::Core;
 use crate::cgroup::Cgroup;
 use crate::interrupt::check_interrupted;
-use crate::process::{Process, free_port};
+use crate::process::Process;
 use crate::scrape;
 
 pub(crate) struct Daemon {
@@ -22,7 +23,8 @@ pub(crate) struct Daemon {
     runtime_dir: PathBuf,
     /// Below the process: fields are dropped in this order, and pins go after the daemon.
     _pins: Pins,
-    metrics: SocketAddr,
+    /// Where its metrics are, once it has said so.
+    metrics: Option<SocketAddr>,
     /// What starts in here is the agent `bench`.
     pub(crate) agents: PathBuf,
     /// What starts in here is under the same programs and no agent.
@@ -55,7 +57,6 @@ impl Daemon {
         let folder = scratch.join(name);
         fs::create_dir_all(&folder)?;
         let pins = Pins(format!("/sys/fs/bpf/{}-{name}", &cgroup.name[1..]).into());
-        let metrics = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?));
         let (config, rules_file, runtime_dir) =
             (folder.join("config.yaml"), folder.join("rules.yaml"), folder.join("run"));
         fs::write(&rules_file, rules_yaml(rules))?;
@@ -63,7 +64,7 @@ impl Daemon {
         let text = format!(
             "version: 1\nattach: [\"{below}\"]\nagents: [{{name: bench, cgroup: \"{below}/agents/bench*\"}}]\n\
              rules: {rules}\nstate_dir: {folder}/state\nruntime_dir: {run}\npin_dir: {pins}\n\
-             records: {{path: {folder}/records.jsonl}}\nmetrics_addr: {metrics}\n",
+             records: {{path: {folder}/records.jsonl}}\nmetrics_addr: 127.0.0.1:0\n",
             rules = rules_file.display(),
             folder = folder.display(),
             run = runtime_dir.display(),
@@ -78,7 +79,7 @@ impl Daemon {
         let home = cgroup.child(&format!("{name}/daemon"))?;
         let process = Core::Proxy.start(command, Some(&home), Some(log_file))?;
         let mut daemon =
-            Self { process, binary: binary.into(), runtime_dir, _pins: pins, metrics, agents, peers };
+            Self { process, binary: binary.into(), runtime_dir, _pins: pins, metrics: None, agents, peers };
         daemon.wait_until_ready().with_context(|| {
             let said = fs::read_to_string(log).unwrap_or_default();
             let tail: Vec<&str> = said.lines().rev().take(5).collect();
@@ -96,6 +97,8 @@ impl Daemon {
             }
             let status = self.cli(&["status", "--json"])?;
             if status.status.success() {
+                let status: Value = serde_json::from_slice(&status.stdout).context("status is not JSON")?;
+                self.metrics = status["metrics_addr"].as_str().and_then(|address| address.parse().ok());
                 return Ok(());
             }
             check_interrupted()?;
@@ -119,7 +122,11 @@ impl Daemon {
 
     /// Sum of a metric over all its labels.
     pub(crate) fn metric(&self, name: &str) -> anyhow::Result<f64> {
-        Ok(scrape::sum_metric(&scrape::scrape(self.metrics)?, name, ""))
+        Ok(scrape::sum_metric(
+            &scrape::scrape(self.metrics.context("the daemon has not said where its metrics are")?)?,
+            name,
+            "",
+        ))
     }
 }
 

@@ -14,7 +14,7 @@ use super::evidence::{Lines, wait_for};
 use super::screen::Screen;
 use crate::cgroup::Cgroup;
 use crate::interrupt::check_interrupted;
-use crate::process::{Process, free_port};
+use crate::process::Process;
 use crate::scrape;
 use crate::scratch::Scratch;
 
@@ -47,10 +47,9 @@ impl Stage {
             dir: Path::new("/sys/fs/bpf").join(&cgroup.name[1..]),
             interlock: programs.join("interlock"),
         };
-        let metrics = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?));
         let config = format!(
             "version: 1\nattach: [{name}]\nexec_cgroup: {name}/agents\nrules: rules.yaml\nstate_dir: state\n\
-             runtime_dir: run\nrecords: {{path: records.jsonl}}\npin_dir: {pins}\nmetrics_addr: {metrics}\n",
+             runtime_dir: run\nrecords: {{path: records.jsonl}}\npin_dir: {pins}\nmetrics_addr: 127.0.0.1:0\n",
             name = cgroup.name,
             pins = pins.dir.display(),
         );
@@ -70,7 +69,7 @@ impl Stage {
             cgroup,
             scratch,
             server: SocketAddr::from((Ipv4Addr::LOCALHOST, port)),
-            metrics,
+            metrics: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             programs: programs.to_owned(),
             screen,
         })
@@ -88,9 +87,15 @@ impl Stage {
             if self.daemon.as_mut().is_none_or(Process::has_ended) {
                 bail!("interlock ended at once");
             }
-            Ok((self.ask(&["interlock", "status"])?.code == Some(0)).then_some(()))
+            let status = self.ask(&["interlock", "status", "--json"])?;
+            Ok((status.code == Some(0)).then_some(status.text))
         });
-        ready.with_context(|| format!("interlock said:\n{}", self.last_words()))
+        let status = ready.with_context(|| format!("interlock said:\n{}", self.last_words()))?;
+        let status: Value = serde_json::from_str(&status).context("status is not JSON")?;
+        let metrics =
+            status["metrics_addr"].as_str().context("the daemon does not say where its metrics are")?;
+        self.metrics = metrics.parse()?;
+        Ok(())
     }
 
     /// SIGKILL to the daemon's pid.
