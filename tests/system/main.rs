@@ -8,6 +8,7 @@ mod pairs;
 mod restart;
 mod rules;
 mod stop;
+mod tunnels;
 mod wire;
 
 /// Refuses the one tool that moves money.
