@@ -4,6 +4,7 @@
 
 mod agents;
 mod fates;
+mod honest;
 mod hostile;
 mod pairs;
 mod restart;
