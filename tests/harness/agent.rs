@@ -171,6 +171,17 @@ impl RawAgent {
         self.ask(&json!({"op": "send", "conn": conn.name, "hex": to_hex(bytes)})).map(drop)
     }
 
+    /// Sends bytes in pieces of that size, each a write of its own.
+    pub fn send_in(&mut self, piece: usize, conn: &RawConn, bytes: &[u8]) -> io::Result<()> {
+        let command = json!({"op": "send", "conn": conn.name, "hex": to_hex(bytes), "chunk": piece});
+        self.ask(&command).map(drop)
+    }
+
+    /// Says that nothing more comes, and goes on listening.
+    pub fn finish(&mut self, conn: &RawConn) -> io::Result<()> {
+        self.ask(&json!({"op": "finish", "conn": conn.name})).map(drop)
+    }
+
     /// Whom the agent believes to talk to.
     pub fn peer(&mut self, conn: &RawConn) -> io::Result<SocketAddr> {
         let answer = self.ask(&json!({"op": "peer", "conn": conn.name}))?;
@@ -188,6 +199,11 @@ impl RawAgent {
     /// The next whole message on a connection.
     pub fn message(&mut self, conn: &mut RawConn) -> io::Result<Message> {
         self.until(conn, |conn| Message::take(&mut conn.bytes, conn.ended))
+    }
+
+    /// The next head on a connection: an answer that has no body, whatever it says.
+    pub fn head(&mut self, conn: &mut RawConn) -> io::Result<Message> {
+        self.until(conn, |conn| Message::take_head(&mut conn.bytes))
     }
 
     /// The message that is under way on a connection, as soon as its body so far satisfies `enough`.

@@ -38,6 +38,13 @@ impl Message {
         Some(message)
     }
 
+    /// Takes one head from the front of `bytes`, as a message without a body.
+    pub fn take_head(bytes: &mut Vec<u8>) -> Option<Self> {
+        let (message, head) = Self::head(bytes)?;
+        bytes.drain(..head);
+        Some(message)
+    }
+
     /// What there is of a message that is still on its way: its head, and the body so far without framing.
     pub fn so_far(bytes: &[u8]) -> Option<Self> {
         let (mut message, head) = Self::head(bytes)?;

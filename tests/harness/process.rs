@@ -99,6 +99,13 @@ impl Process {
         matches!(self.child.try_wait(), Ok(None))
     }
 
+    /// The most memory it has had, in KiB.
+    pub fn peak_kib(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("it runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
+        line.trim().trim_end_matches(" kB").parse().expect("a number of KiB")
+    }
+
     /// Waits for its end.
     pub fn wait(&mut self) -> ExitStatus {
         let name = &self.name;

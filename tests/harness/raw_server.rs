@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use nix::sched::{CloneFlags, setns};
 use serde_json::{Value, json};
+use socket2::SockRef;
 
 use crate::http::{self, Message};
 use crate::wait::wait_for;
@@ -25,7 +26,7 @@ pub struct RawServer {
     accepting: Option<JoinHandle<()>>,
 }
 
-/// The connection on which a request came, for the answer.
+/// One connection: that on which a request came, for the answer, or all of it.
 pub struct Reply<'a> {
     stream: &'a mut TcpStream,
     shared: &'a Shared,
@@ -50,6 +51,14 @@ impl RawServer {
         world: &World,
         answer: impl Fn(&Message, &mut Reply<'_>) -> io::Result<()> + Send + Sync + 'static,
     ) -> Self {
+        Self::talks(world, move |talk| serve(talk, &answer))
+    }
+
+    /// Starts a server that lets `talk` have each connection from its first moment on, whatever it speaks.
+    pub fn talks(
+        world: &World,
+        talk: impl Fn(&mut Reply<'_>) -> io::Result<()> + Send + Sync + 'static,
+    ) -> Self {
         let netns = format!("/run/netns/{}", world.server_netns());
         let shared = Arc::new(Shared::default());
         let (send, bound) = mpsc::channel();
@@ -62,7 +71,7 @@ impl RawServer {
                 let listener = TcpListener::bind((SERVER_V4, 0)).expect("bind");
                 listener.set_nonblocking(true).expect("set nonblocking");
                 send.send(listener.local_addr().expect("an address")).expect("the test waits for it");
-                accept(&listener, &shared, &Arc::new(answer));
+                accept(&listener, &shared, &Arc::new(talk));
             }
         });
         Self { address: bound.recv().expect("the server starts"), shared, accepting: Some(accepting) }
@@ -125,6 +134,40 @@ impl Reply<'_> {
         bytes.chunks(piece).try_for_each(|piece| self.stream.write_all(piece))
     }
 
+    /// Waits for bytes; `None` when the other side has ended, or this server is to.
+    pub fn read(&mut self) -> io::Result<Option<Vec<u8>>> {
+        let mut piece = vec![0; 64 * 1024];
+        while !self.shared.is_ending() {
+            match self.stream.read(&mut piece) {
+                Ok(0) => return Ok(None),
+                Ok(length) => {
+                    piece.truncate(length);
+                    self.shared.received().bytes.extend_from_slice(&piece);
+                    return Ok(Some(piece));
+                }
+                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Reads on until `text` has come.
+    pub fn read_to(&mut self, text: &str) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        while !bytes.windows(text.len()).any(|window| window == text.as_bytes()) {
+            bytes.extend(self.read()?.ok_or(io::ErrorKind::UnexpectedEof)?);
+        }
+        Ok(())
+    }
+
+    /// Ends the connection with a reset.
+    pub fn reset(&mut self) -> io::Result<()> {
+        SockRef::from(&*self.stream).set_linger(Some(Duration::ZERO))?;
+        Err(io::ErrorKind::ConnectionAborted.into()) // and so it is closed
+    }
+
     /// Answers a request with a JSON-RPC result.
     pub fn result(&mut self, request: &Message, result: &Value) -> io::Result<()> {
         let body = json!({"jsonrpc": "2.0", "id": request.json()["id"], "result": result}).to_string();
@@ -185,49 +228,43 @@ pub fn handshake(request: &Message, reply: &mut Reply<'_>) -> io::Result<bool> {
     Ok(true)
 }
 
-type Answer = dyn Fn(&Message, &mut Reply<'_>) -> io::Result<()> + Send + Sync;
-
-fn accept<A>(listener: &TcpListener, shared: &Arc<Shared>, answer: &Arc<A>)
+fn accept<T>(listener: &TcpListener, shared: &Arc<Shared>, talk: &Arc<T>)
 where
-    A: Fn(&Message, &mut Reply<'_>) -> io::Result<()> + Send + Sync + 'static,
+    T: Fn(&mut Reply<'_>) -> io::Result<()> + Send + Sync + 'static,
 {
-    let mut serving = Vec::new();
+    let mut talking = Vec::new();
     while !shared.is_ending() {
-        let Ok((stream, _)) = listener.accept() else {
+        let Ok((mut stream, _)) = listener.accept() else {
             thread::sleep(TICK);
             continue;
         };
         shared.received().connections += 1;
-        let (shared, answer) = (shared.clone(), answer.clone());
-        serving.push(thread::spawn(move || serve(stream, &shared, &*answer)));
+        let (shared, talk) = (shared.clone(), talk.clone());
+        talking.push(thread::spawn(move || {
+            // A quiet socket wakes up to see whether the server is to end; accepted ones must not inherit nonblocking.
+            if stream.set_nonblocking(false).is_ok() && stream.set_read_timeout(Some(TICK)).is_ok() {
+                // The other side may have gone, which is what some tests are about.
+                let _ = talk(&mut Reply { stream: &mut stream, shared: &shared });
+            }
+        }));
     }
-    for connection in serving {
+    for connection in talking {
         let _ = connection.join();
     }
 }
 
-fn serve(mut stream: TcpStream, shared: &Shared, answer: &Answer) {
-    // A quiet socket wakes up to see whether the server is to end; accepted sockets must not inherit nonblocking.
-    if stream.set_nonblocking(false).is_err() || stream.set_read_timeout(Some(TICK)).is_err() {
-        return;
-    }
+/// HTTP: one request after the other.
+fn serve(
+    reply: &mut Reply<'_>,
+    answer: &impl Fn(&Message, &mut Reply<'_>) -> io::Result<()>,
+) -> io::Result<()> {
     let mut bytes = Vec::new();
-    let mut piece = vec![0; 64 * 1024];
-    while !shared.is_ending() {
-        match stream.read(&mut piece) {
-            Ok(0) => return,
-            Ok(length) => {
-                shared.received().bytes.extend_from_slice(&piece[..length]);
-                bytes.extend_from_slice(&piece[..length]);
-            }
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {}
-            Err(_) => return,
-        }
+    while let Some(piece) = reply.read()? {
+        bytes.extend(piece);
         while let Some(request) = Message::take(&mut bytes, false) {
-            shared.received().requests.push(request.clone());
-            if answer(&request, &mut Reply { stream: &mut stream, shared }).is_err() {
-                return; // the other side has gone, which is what some tests are about
-            }
+            reply.shared.received().requests.push(request.clone());
+            answer(&request, reply)?;
         }
     }
+    Ok(())
 }

@@ -2,12 +2,13 @@
 //!
 //! One JSON command per line on stdin, one JSON answer per line on stdout, bytes as hex:
 //! `{"op":"open","conn":"a","addr":"1.2.3.4:80"}` · `{"op":"send","conn":"a","hex":"..","chunk":1}` ·
-//! `{"op":"recv","conn":"a","timeout":5}` (waits for some bytes) · `{"op":"close","conn":"a"}` ·
-//! `{"op":"peer","conn":"a"}` (whom the agent believes to talk to). A failure carries the errno.
+//! `{"op":"recv","conn":"a","timeout":5}` (waits for some bytes) · `{"op":"finish","conn":"a"}` (says that nothing more
+//! comes) · `{"op":"close","conn":"a"}` · `{"op":"peer","conn":"a"}` (whom the agent believes to talk to). A failure
+//! carries the errno.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead as _, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -59,6 +60,10 @@ fn run(command: &Value, connections: &mut HashMap<String, TcpStream>) -> io::Res
             Ok(json!({"ok": true, "eof": length == 0, "hex": to_hex(&bytes[..length])}))
         }
         "peer" => Ok(json!({"ok": true, "addr": stream.peer_addr()?.to_string()})),
+        "finish" => {
+            stream.shutdown(Shutdown::Write)?;
+            Ok(json!({"ok": true}))
+        }
         "close" => {
             connections.remove(&name);
             Ok(json!({"ok": true}))

@@ -3,10 +3,14 @@
 //! ignored without the feature `root-tests`. The numbers W1…, S1…, K8 are real-world cases, told where they are tested.
 
 mod agents;
+mod fates;
+mod honest;
+mod hostile;
 mod pairs;
 mod restart;
 mod rules;
 mod stop;
+mod tunnels;
 mod wire;
 
 /// Refuses the one tool that moves money.

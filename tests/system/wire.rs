@@ -1,6 +1,5 @@
 //! What goes over the wire, byte by byte: agents and servers without any SDK, saying what SDKs never would.
 
-use std::fs;
 use std::io;
 
 use agent_tests::http::{self, Message};
@@ -199,14 +198,8 @@ fn event_over_the_bound_is_refused_with_its_own_reason() {
     let refusal = got.messages().iter().find_map(mcp::refusal).expect("the call is answered in protocol");
     assert!(refusal.contains("oversized") && !refusal.contains("parse"), "{refusal}");
     daemon.records().wait("result", "oversized", |record| record["cause"] == "oversized");
-    let peak = peak_kib(daemon.process().pid());
+    let peak = daemon.process().peak_kib();
     assert!(peak < 256 * 1024, "memory stays bounded, not {peak} KiB");
-}
-
-fn peak_kib(pid: u32) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the daemon runs");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
-    line.trim().trim_end_matches(" kB").parse().expect("a number of KiB")
 }
 
 // === W6: wso2/api-platform#2968; `ask` in pairs.rs is the same with SDKs ===

@@ -47,6 +47,10 @@ impl Connection {
                 Answered::KeepAlive => {}
                 Answered::ServerCloses => return Ok(End::ServerClosed),
                 Answered::AgentCloses => return Ok(End::AgentClosed),
+                Answered::Early => {
+                    self.agent.linger().await;
+                    return Ok(End::ServerClosed);
+                }
                 Answered::Tunnel => {
                     self.classify(Class::Opaque);
                     return self.tunnel().await;
@@ -236,7 +240,7 @@ impl Connection {
         match result {
             Err(End::ServerClosed) if self.progress.agent_ended => Err(End::AgentClosed),
             // An early answer leaves a body that nobody will read.
-            Ok(Answered::KeepAlive) if !self.progress.sent => Ok(Answered::ServerCloses),
+            Ok(answered) if answered != Answered::Tunnel && !self.progress.sent => Ok(Answered::Early),
             result => result,
         }
     }

@@ -76,7 +76,7 @@ impl Connection {
         if !answered {
             self.agent.reset_on_close();
         }
-        if let Some(server) = self.server.take() {
+        if let Some(mut server) = self.server.take() {
             self.to_server += server.writer.written();
             if follows && !calls.is_empty() {
                 let evidence = Evidence {

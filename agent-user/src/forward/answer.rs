@@ -67,6 +67,8 @@ pub enum Answered {
     ServerCloses,
     /// The agent wanted no more than this answer.
     AgentCloses,
+    /// The answer has come before the request had left whole; the agent may still be sending it.
+    Early,
     /// What follows is not HTTP.
     Tunnel,
 }

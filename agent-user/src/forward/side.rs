@@ -39,7 +39,8 @@ pub struct Reader {
 /// The writing half and how much it has written.
 #[derive(Debug)]
 pub struct Writer {
-    socket: OwnedWriteHalf,
+    /// `None` once this side is to end with a reset.
+    socket: Option<OwnedWriteHalf>,
     written: AtomicU64,
 }
 
@@ -57,7 +58,7 @@ impl Side {
         let (reader, writer) = stream.into_split();
         Side {
             reader: Reader { socket: reader, buffer: BytesMut::new() },
-            writer: Writer { socket: writer, written: AtomicU64::new(0) },
+            writer: Writer { socket: Some(writer), written: AtomicU64::new(0) },
         }
     }
 
@@ -80,10 +81,14 @@ impl Side {
         let _ = timeout(LINGER_WITHIN, leave).await;
     }
 
-    /// Makes closing this side a reset, which the peer cannot take for an orderly end.
-    pub fn reset_on_close(&self) {
+    /// Makes closing this side a reset, which the peer cannot take for an orderly end. Nothing can be written any more.
+    pub fn reset_on_close(&mut self) {
         // Fails only on a socket that is already gone.
         let _ = SockRef::from(self.reader.socket.as_ref()).set_linger(Some(Duration::ZERO));
+        // Dropped, this half would end the stream in order first.
+        if let Some(socket) = self.writer.socket.take() {
+            socket.forget();
+        }
     }
 }
 
@@ -118,7 +123,7 @@ impl Writer {
     /// Writes everything. When cancelled, [`Writer::written`] still tells how much has left.
     pub async fn send(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
-            let n = self.socket.write(bytes).await?;
+            let n = self.socket()?.write(bytes).await?;
             self.add(n)?;
             bytes = &bytes[n..];
         }
@@ -130,7 +135,7 @@ impl Writer {
         if first.is_empty() || second.is_empty() {
             return self.send(if first.is_empty() { second } else { first }).await;
         }
-        let n = self.socket.write_vectored(&[IoSlice::new(first), IoSlice::new(second)]).await?;
+        let n = self.socket()?.write_vectored(&[IoSlice::new(first), IoSlice::new(second)]).await?;
         self.add(n)?;
         if n < first.len() {
             self.send(&first[n..]).await?;
@@ -138,6 +143,10 @@ impl Writer {
         } else {
             self.send(&second[n - first.len()..]).await
         }
+    }
+
+    fn socket(&mut self) -> io::Result<&mut OwnedWriteHalf> {
+        self.socket.as_mut().ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
     fn add(&self, n: usize) -> io::Result<()> {
@@ -152,6 +161,6 @@ impl Writer {
 
     /// Tells the peer that nothing more will come.
     pub async fn finish(&mut self) -> io::Result<()> {
-        self.socket.shutdown().await
+        self.socket()?.shutdown().await
     }
 }
