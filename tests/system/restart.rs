@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use agent_tests::app::interlock;
 use agent_tests::raw_server::RawServer;
-use agent_tests::world::free_port;
 use agent_tests::{Daemon, RawAgent, World, mcp, wait_for};
 use interlock::config::STALE_AFTER;
 use serde_json::json;
@@ -149,7 +148,6 @@ fn second_daemon_on_the_same_state_is_refused_and_harms_nothing() {
     let own = |line: &str| match line.split_once(':').map(|(key, _)| key) {
         Some("runtime_dir") => format!("runtime_dir: {}\n", world.path("run-2").display()),
         Some("pin_dir") => format!("pin_dir: {}\n", world.pin_dir().join("second").display()),
-        Some("metrics_addr") => format!("metrics_addr: 127.0.0.1:{}\n", free_port()),
         _ => format!("{line}\n"),
     };
     let second = world.path("second.yaml");

@@ -1,6 +1,6 @@
 //! One side of a relayed connection: a socket's two halves and the bytes read but not yet used.
 
-use std::io::{self, IoSlice};
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -128,21 +128,6 @@ impl Writer {
             bytes = &bytes[n..];
         }
         Ok(())
-    }
-
-    /// Writes two pieces, in one segment where possible.
-    pub async fn send_both(&mut self, first: &[u8], second: &[u8]) -> io::Result<()> {
-        if first.is_empty() || second.is_empty() {
-            return self.send(if first.is_empty() { second } else { first }).await;
-        }
-        let n = self.socket()?.write_vectored(&[IoSlice::new(first), IoSlice::new(second)]).await?;
-        self.add(n)?;
-        if n < first.len() {
-            self.send(&first[n..]).await?;
-            self.send(second).await
-        } else {
-            self.send(&second[n - first.len()..]).await
-        }
     }
 
     fn socket(&mut self) -> io::Result<&mut OwnedWriteHalf> {
