@@ -27,8 +27,10 @@ pub(crate) fn refuse<C>(ctx: &C, reason: Reason, stop_errno: u32, refused: &Refu
     emit(reason, refused);
     debug!(ctx, "refused agent {} port {} reason {}", refused.agent, refused.port, reason as u32);
     if SET_RETVAL.load() == 1 {
-        // SAFETY: a plain number; the kernel refuses what is no errno and the call then fails with EPERM.
-        unsafe { bpf_set_retval(-(reason.errno(stop_errno) as i32)) };
+        // The verifier of Linux 7.3 wants to see that it is an errno: at most 4095 (MAX_ERRNO).
+        let errno = (reason.errno(stop_errno) & 0xfff) as i32;
+        // SAFETY: a plain number.
+        unsafe { bpf_set_retval(-errno) };
     }
     0
 }
