@@ -1,6 +1,7 @@
 //! The agents of this host: who they are, which cgroups are theirs, and that the kernel holds each of them.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,6 +15,7 @@ use crate::decide::stop::{Level, Selector};
 use crate::gate::Gate;
 use crate::identity::Agent;
 use crate::kernel::netns::Netns;
+use crate::kernel::sock_diag::Destroyed;
 use crate::kernel::{Kernel, cgroup};
 use crate::record::entry::{AgentHeld, Entry};
 use crate::record::log::Log;
@@ -162,7 +164,11 @@ impl Agents {
         let is_new = !self.kernel.held()?.contains_key(&id);
         self.kernel.hold(&dir, id, agent.number).with_context(|| format!("hold cgroup {path}"))?;
         // Connections that are older than this were never redirected: they must not go on unread.
-        let cut = if is_new { self.destroy_in(std::slice::from_ref(&dir), HashSet::new())?.0 } else { 0 };
+        let cut = if is_new {
+            self.destroy_in(std::slice::from_ref(&dir), |cgroups| self.kernel.destroy_old(cgroups))?.0
+        } else {
+            0
+        };
         info!(agent = name, cgroup = path, sockets_cut = cut, "holding");
         self.log.record(&Entry::Agent(AgentHeld { agent: name, cgroup: path, sockets_cut: cut }));
         if let Some(replaced) = held.insert(path.to_owned(), Held { id, agent, made }) {
@@ -175,10 +181,15 @@ impl Agents {
     /// Destroys the sockets of an agent in every network namespace its processes are in. Returns how many it destroyed
     /// and how many are left.
     pub fn destroy_sockets(&self, agent: &Agent) -> Result<(u32, u32)> {
-        self.destroy_in(&self.dirs_of(agent.number), HashSet::from([agent.number]))
+        let agents = HashSet::from([agent.number]);
+        self.destroy_in(&self.dirs_of(agent.number), |cgroups| self.kernel.destroy(cgroups, &agents))
     }
 
-    fn destroy_in(&self, dirs: &[PathBuf], tagged: HashSet<u32>) -> Result<(u32, u32)> {
+    fn destroy_in(
+        &self,
+        dirs: &[PathBuf],
+        destroy: impl Fn(&HashSet<u64>) -> io::Result<Destroyed>,
+    ) -> Result<(u32, u32)> {
         let mut cgroups = HashSet::new();
         let mut namespaces = vec![Netns::current().context("open our own network namespace")?];
         for dir in dirs {
@@ -193,7 +204,7 @@ impl Agents {
         }
         let (mut destroyed, mut left) = (0, 0);
         for netns in &namespaces {
-            let found = netns.within(|| self.kernel.destroy(&cgroups, &tagged))??;
+            let found = netns.within(|| destroy(&cgroups))??;
             destroyed += found.tcp + found.udp;
             left += found.left;
         }

@@ -162,6 +162,10 @@ impl Maps {
     pub(super) fn tags_fd(&self) -> BorrowedFd<'_> {
         self.tags.as_fd()
     }
+
+    pub(super) fn origins_fd(&self) -> BorrowedFd<'_> {
+        self.origins.as_fd()
+    }
 }
 
 /// A hash or array map of the shared layout.

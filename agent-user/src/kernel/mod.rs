@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use agent_abi::{ABI_VERSION, Settings};
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use nix::time::{ClockId, clock_gettime};
 
 pub use self::events::{Events, KernelLog};
@@ -31,6 +31,7 @@ pub use self::link::LinkHealth;
 use self::link::{Links, Place};
 use self::load::{EGRESS, ESTABLISH, HOOKS, Hook, Object};
 pub use self::maps::{Counters, Maps};
+use self::sock_diag::Stored;
 
 /// How to attach.
 #[derive(Clone, Debug)]
@@ -85,6 +86,11 @@ impl Kernel {
 
     /// Makes the hooks sit on exactly these cgroups: new ones get them, ones that left the list lose them.
     pub fn sync_attach(&self, attach: &[PathBuf]) -> anyhow::Result<()> {
+        ensure!(
+            self.pin_dir.exists(),
+            "{} is gone: everything was detached; restart the daemon to hold agents again",
+            self.pin_dir.display()
+        );
         let mut wanted = BTreeSet::new();
         let branches = attach.iter().flat_map(|dir| HOOKS.map(|hook| (hook, dir)));
         for (hook, dir) in branches.chain([(ESTABLISH, &self.own_branch)]) {
@@ -101,6 +107,11 @@ impl Kernel {
             }
         }
         Ok(())
+    }
+
+    /// Puts the hooks on those of these cgroups that have none yet. Cheap when there are none.
+    pub fn attach_new(&self, attach: &[PathBuf]) -> anyhow::Result<()> {
+        if attach.iter().all(|dir| self.is_covered(dir)) { Ok(()) } else { self.sync_attach(attach) }
     }
 
     /// Says that the daemon lives. With `fail: open`, silence for `stale_after_ns` lets agents through.
@@ -166,8 +177,14 @@ impl Kernel {
         cgroup_ids: &HashSet<u64>,
         agents: &HashSet<u32>,
     ) -> io::Result<sock_diag::Destroyed> {
-        let tags = Some(self.maps.tags_fd());
-        sock_diag::destroy(&sock_diag::Scope { cgroup_ids, agents, tags })
+        let stored = Stored::Tags(self.maps.tags_fd(), agents);
+        sock_diag::destroy(&sock_diag::Scope { cgroup_ids, stored })
+    }
+
+    /// Cuts those live sockets of these cgroups that were not redirected, because they are older than their agent.
+    pub fn destroy_old(&self, cgroup_ids: &HashSet<u64>) -> io::Result<sock_diag::Destroyed> {
+        let stored = Stored::Origins(self.maps.origins_fd());
+        sock_diag::destroy(&sock_diag::Scope { cgroup_ids, stored })
     }
 
     /// Refusals as they happen. One reader at a time; needs a tokio runtime.

@@ -14,10 +14,19 @@ use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType
 pub struct Scope<'a> {
     /// Sockets made in exactly these cgroups (name the whole subtree).
     pub cgroup_ids: &'a HashSet<u64>,
-    /// Sockets that carry the tag of these agents.
-    pub agents: &'a HashSet<u32>,
-    /// The `TAGS` map; `None` leaves `agents` unused.
-    pub tags: Option<BorrowedFd<'a>>,
+    /// What the kernel side has stored with a socket changes whether it is meant.
+    pub stored: Stored<'a>,
+}
+
+/// The socket storage that is looked at.
+#[derive(Clone, Copy, Debug)]
+pub enum Stored<'a> {
+    /// None.
+    Unread,
+    /// `TAGS`: sockets of these agents too, wherever they were made.
+    Tags(BorrowedFd<'a>, &'a HashSet<u32>),
+    /// `ORIGINS`: not those that were redirected.
+    Origins(BorrowedFd<'a>),
 }
 
 /// What became of them.
@@ -106,8 +115,8 @@ impl Diag {
 
     fn find(&mut self, protocol: u8, family: u8, scope: &Scope<'_>) -> io::Result<Vec<SocketId>> {
         let mut body = request(protocol, family, states(protocol), &[0; SOCKET_ID]);
-        if let Some(tags) = scope.tags {
-            let fd = tags.as_raw_fd().to_ne_bytes();
+        if let Stored::Tags(map, _) | Stored::Origins(map) = scope.stored {
+            let fd = map.as_raw_fd().to_ne_bytes();
             let inner = attribute(SK_DIAG_BPF_STORAGE_REQ_MAP_FD, &fd);
             body.extend(attribute(INET_DIAG_REQ_SK_BPF_STORAGES | NLA_F_NESTED, &inner));
         }
@@ -200,17 +209,22 @@ fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
 }
 
 fn is_in_scope(message: &[u8], scope: &Scope<'_>) -> bool {
-    attributes(message.get(MESSAGE..).unwrap_or_default()).any(|(kind, value)| match kind {
-        INET_DIAG_CGROUP_ID => {
-            number::<8>(value).is_some_and(|id| scope.cgroup_ids.contains(&u64::from_ne_bytes(id)))
-        }
-        INET_DIAG_SK_BPF_STORAGES => storage_agent(value).is_some_and(|agent| scope.agents.contains(&agent)),
-        _ => false,
-    })
+    let attribute = |wanted| {
+        let mut all = attributes(message.get(MESSAGE..).unwrap_or_default());
+        all.find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
+    };
+    let cgroup = attribute(INET_DIAG_CGROUP_ID).and_then(number::<8>).map(u64::from_ne_bytes);
+    let in_cgroup = cgroup.is_some_and(|id| scope.cgroup_ids.contains(&id));
+    let storage = attribute(INET_DIAG_SK_BPF_STORAGES).and_then(storage_word);
+    match scope.stored {
+        Stored::Unread => in_cgroup,
+        Stored::Tags(_, agents) => in_cgroup || storage.is_some_and(|agent| agents.contains(&agent)),
+        Stored::Origins(_) => in_cgroup && storage.is_none(),
+    }
 }
 
-// One map was asked for, so there is at most one storage, whose value is a `Tag`: the agent comes first.
-fn storage_agent(storages: &[u8]) -> Option<u32> {
+// One map was asked for, so there is at most one storage. Of a `Tag` the first word is the agent.
+fn storage_word(storages: &[u8]) -> Option<u32> {
     let (_, storage) = attributes(storages).find(|(kind, _)| *kind == SK_DIAG_BPF_STORAGE)?;
     let (_, tag) = attributes(storage).find(|(kind, _)| *kind == SK_DIAG_BPF_STORAGE_MAP_VALUE)?;
     number::<4>(tag).map(u32::from_ne_bytes)
@@ -259,6 +273,8 @@ const fn aligned(length: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd as _;
+
     use super::*;
 
     fn message(attributes: &[u8]) -> Vec<u8> {
@@ -266,14 +282,25 @@ mod tests {
     }
 
     #[test]
-    fn sockets_are_told_by_cgroup_or_tag() {
-        let scope = Scope { cgroup_ids: &HashSet::from([7]), agents: &HashSet::from([3]), tags: None };
-        assert!(is_in_scope(&message(&attribute(INET_DIAG_CGROUP_ID, &7u64.to_ne_bytes())), &scope));
-        assert!(!is_in_scope(&message(&attribute(INET_DIAG_CGROUP_ID, &8u64.to_ne_bytes())), &scope));
+    fn sockets_are_told_by_cgroup_tag_and_origin() {
+        let any = std::io::stderr();
+        let (cgroups, agents) = (HashSet::from([7]), HashSet::from([3]));
+        let ours = attribute(INET_DIAG_CGROUP_ID, &7u64.to_ne_bytes());
+        let others = attribute(INET_DIAG_CGROUP_ID, &8u64.to_ne_bytes());
         let tag = [3u32.to_ne_bytes(), [0; 4]].concat();
         let storage = attribute(SK_DIAG_BPF_STORAGE, &attribute(SK_DIAG_BPF_STORAGE_MAP_VALUE, &tag));
-        assert!(is_in_scope(&message(&attribute(INET_DIAG_SK_BPF_STORAGES, &storage)), &scope));
-        assert!(!is_in_scope(&message(&[]), &scope));
+        let stored = attribute(INET_DIAG_SK_BPF_STORAGES, &storage);
+        let check = |stored, attributes: &[&[u8]], expect: bool| {
+            let scope = Scope { cgroup_ids: &cgroups, stored };
+            assert_eq!(is_in_scope(&message(&attributes.concat()), &scope), expect);
+        };
+        check(Stored::Unread, &[&ours], true);
+        check(Stored::Unread, &[&others], false);
+        check(Stored::Tags(any.as_fd(), &agents), &[&others, &stored], true);
+        check(Stored::Tags(any.as_fd(), &agents), &[&others], false);
+        check(Stored::Origins(any.as_fd()), &[&ours], true);
+        check(Stored::Origins(any.as_fd()), &[&ours, &stored], false);
+        check(Stored::Origins(any.as_fd()), &[], false);
     }
 
     #[test]
