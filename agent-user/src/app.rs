@@ -117,6 +117,7 @@ pub fn run(config: &Config) -> Result<()> {
         listeners: Arc::clone(&listeners),
         reloader: reloader.clone(),
         records: config.records.path.clone(),
+        pin_dir: config.pin_dir.clone(),
         metrics_addr: metrics_socket.local_addr()?,
         started: Instant::now(),
     };

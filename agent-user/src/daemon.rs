@@ -15,8 +15,8 @@ use tracing::{info, warn};
 
 use crate::accept::Listeners;
 use crate::config::Config;
-use crate::kernel::cgroup;
 use crate::kernel::netns::Netns;
+use crate::kernel::{Kernel, cgroup};
 use crate::ledger::Phase;
 use crate::parts::Parts;
 use crate::record::entry::{self, Entry};
@@ -25,6 +25,8 @@ use crate::selectors::Selectors;
 
 /// How often agents are looked for besides on every change of the cgroup tree: processes move without one.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// How often one look begins again because there was more to watch.
+const LOOKS: usize = 8;
 /// How often what changes rarely, and unseen, is looked after.
 const TEND_EVERY: Duration = Duration::from_secs(1);
 /// How long calls in flight may take to end when the daemon is told to.
@@ -93,10 +95,15 @@ impl Daemon {
             reloader.reload_if_changed();
         }
         self.listeners.retire_unused();
+        self.cover(Kernel::sync_attach);
+    }
+
+    /// Puts the hooks on the cgroups below the root, unless the configuration names others.
+    fn cover(&self, attach: impl FnOnce(&Kernel, &[PathBuf]) -> Result<()>) {
         if self.config.attach.is_empty()
             && let Err(error) = cgroup::root()
                 .and_then(|root| attach_points(&self.config, &root))
-                .and_then(|attach| self.parts.kernel.sync_attach(&attach))
+                .and_then(|dirs| attach(&self.parts.kernel, &dirs))
         {
             warn!(error = format!("{error:#}"), "new cgroups below the root are not covered");
         }
@@ -104,12 +111,21 @@ impl Daemon {
 
     /// Finds new agents, lets go of those that went, and listens where they are.
     fn look(&self, watcher: &mut notify::RecommendedWatcher, watched: &mut Vec<PathBuf>) {
-        let walk = self.parts.agents.refresh(&self.selectors);
-        for dir in walk.watched.iter().filter(|dir| !watched.contains(dir)) {
-            // One that vanished is found by the next look.
-            let _ = watcher.watch(dir, RecursiveMode::NonRecursive);
+        for _ in 0..LOOKS {
+            // An agent may be the first thing in a slice that did not exist a moment ago.
+            self.cover(Kernel::attach_new);
+            let walk = self.parts.agents.refresh(&self.selectors);
+            let mut new = false;
+            for dir in walk.watched.iter().filter(|dir| !watched.contains(dir)) {
+                // One that vanished is found by the next look.
+                new |= watcher.watch(dir, RecursiveMode::NonRecursive).is_ok();
+            }
+            *watched = walk.watched;
+            // What was made in a folder before its watch was set is reported by nobody.
+            if !new {
+                break;
+            }
         }
-        *watched = walk.watched;
         listen_for_agents(&self.parts, &self.listeners);
     }
 

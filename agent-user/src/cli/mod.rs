@@ -211,6 +211,11 @@ impl Args {
                 print_log(&path, *follow)?;
             }
             Command::Detach { pin_dir } => {
+                if let Ok(status) = client.get("/v1/status")
+                    && status["pin_dir"].as_str().is_some_and(|pins| Path::new(pins) == pin_dir)
+                {
+                    bail!("{}: a daemon holds agents with it; end the daemon first", pin_dir.display());
+                }
                 crate::kernel::Kernel::detach_all(pin_dir)?;
                 self.print(&json!({"detached": pin_dir}), |_| {
                     format!("detached {}; agents run free", pin_dir.display())

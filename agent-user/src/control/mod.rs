@@ -47,6 +47,7 @@ pub struct Control {
     pub listeners: Arc<Listeners>,
     pub reloader: Option<Arc<Reloader>>,
     pub records: PathBuf,
+    pub pin_dir: PathBuf,
     /// As bound: the configured port may be 0.
     pub metrics_addr: SocketAddr,
     pub started: Instant,
@@ -296,6 +297,7 @@ async fn status(Shared(control): Shared<App>) -> Json<Value> {
         "connections": parts.ledger.len(),
         "stops": rules.stops.len(),
         "metrics_addr": control.metrics_addr,
+        "pin_dir": control.pin_dir,
         "records": {"path": control.records, "dropped": parts.metrics.records_dropped.get()},
     }))
 }
