@@ -16,42 +16,37 @@ pub(crate) fn provision() -> anyhow::Result<()> {
     let pins = root.join("tests/sdk");
     let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
     let sdk = target.join("sdk");
-    need(
-        "python3",
-        "import ensurepip, sys; assert sys.version_info >= (3, 10)",
-        "3.10",
-        &["python3", "python3-venv"],
-    )?;
-    // Only for its npm: the peers run on the Node that their pins bring along, as Debian 12 has an older one.
-    need(
-        "node",
-        "process.exit(process.versions.node.split('.')[0] >= 18 ? 0 : 1)",
-        "18",
-        &["nodejs", "npm"],
-    )?;
+    let python3 = "import ensurepip, sys; assert sys.version_info >= (3, 10)";
+    need("Python 3.10 with venv", &["python3", "-c", python3], &["python3", "python3-venv"])?;
+    // The peers run on the Node that their pins bring along, as Debian 12 has an older one: this is to fetch it.
+    need("npm", &["npm", "--version"], &["nodejs", "npm"])?;
+    need("ip", &["ip", "-V"], &["iproute2"])?;
+    need("nsenter", &["nsenter", "--version"], &["util-linux"])?;
     for venv in ["py1", "py2"] {
         python(&sdk.join(venv), &pins.join(format!("requirements-{venv}.txt")))?;
     }
     node(&sdk.join("node"), &pins)
 }
 
-/// Makes sure that `program` runs `check`; as root it installs the packages when it does not.
-fn need(program: &str, check: &str, version: &str, packages: &[&str]) -> anyhow::Result<()> {
-    let flag = if program == "node" { "-e" } else { "-c" };
+/// Makes sure that a command works; as root it installs the packages when it does not.
+fn need(what: &str, command: &[&str], packages: &[&str]) -> anyhow::Result<()> {
     let works =
-        || Command::new(program).args([flag, check]).output().is_ok_and(|output| output.status.success());
+        || Command::new(command[0]).args(&command[1..]).output().is_ok_and(|output| output.status.success());
     if works() {
         return Ok(());
     }
     if !is_root() {
-        bail!("{program} {version} or newer is missing (apt-get install {})", packages.join(" "));
+        bail!("{what} is missing (apt-get install {})", packages.join(" "));
     }
     println!("sdk: apt-get install {}", packages.join(" "));
-    let mut apt = Command::new("apt-get");
-    apt.args(["-qq", "-y", "install", "--no-install-recommends"]).args(packages);
-    run(apt.env("DEBIAN_FRONTEND", "noninteractive"))?;
+    let apt = |arguments: &[&str]| {
+        let mut apt = Command::new("apt-get");
+        run(apt.arg("-qq").args(arguments).env("DEBIAN_FRONTEND", "noninteractive"))
+    };
+    apt(&["update"])?;
+    apt(&[&["-y", "install", "--no-install-recommends"], packages].concat())?;
     if !works() {
-        bail!("{program} is older than {version}, and so is the distribution's package: install a newer one");
+        bail!("{what} is still missing: the distribution's package is too old; install a newer one");
     }
     Ok(())
 }
