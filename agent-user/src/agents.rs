@@ -23,6 +23,21 @@ use crate::record::metrics::Metrics;
 use crate::selectors::{Selectors, Walk};
 use crate::state::State;
 
+/// A cgroup that is an agent's and is not held.
+#[derive(Debug)]
+pub struct Unheld {
+    path: String,
+    agent: String,
+    error: anyhow::Error,
+}
+
+impl Unheld {
+    /// Says so, loudly: what the agent does now is seen by nobody.
+    pub fn warn(&self) {
+        warn!(cgroup = self.path, agent = self.agent, error = format!("{:#}", self.error), "agent not held");
+    }
+}
+
 /// Time for the command of `interlock exec` to enter its cgroup.
 const ENTER_WITHIN: Duration = Duration::from_secs(10);
 
@@ -211,20 +226,17 @@ impl Agents {
         Ok((destroyed, left))
     }
 
-    /// Brings what is held in line with the cgroup tree. Called whenever the tree may have changed.
-    pub fn refresh(&self, selectors: &Selectors) -> Walk {
+    /// Brings what is held in line with the cgroup tree. Called whenever the tree may have changed. Returns what could
+    /// not be held beside what was seen: a cgroup may be younger than the hooks above it.
+    pub fn refresh(&self, selectors: &Selectors) -> (Walk, Vec<Unheld>) {
         let walk = selectors.walk(&self.root);
+        let mut unheld = Vec::new();
         let mut held = self.held_now();
         for found in &walk.found {
             if let Err(error) = self.hold(&mut held, &found.path, &found.name, None) {
                 // The cgroup may have vanished between the walk and the look at it.
                 if self.dir(&found.path).exists() {
-                    warn!(
-                        cgroup = found.path,
-                        agent = found.name,
-                        error = format!("{error:#}"),
-                        "agent not held"
-                    );
+                    unheld.push(Unheld { path: found.path.clone(), agent: found.name.clone(), error });
                 }
             }
         }
@@ -244,7 +256,7 @@ impl Agents {
             }
             false
         });
-        walk
+        (walk, unheld)
     }
 
     /// Takes up what an earlier daemon left: cgroups of `interlock exec` that still run, and entries of cgroups
@@ -268,7 +280,9 @@ impl Agents {
             let path = format!("{}/{file}", self.exec_cgroup);
             self.hold(&mut self.held_now(), &path, &name, Some(Instant::now()))?;
         }
-        self.refresh(selectors);
+        for unheld in self.refresh(selectors).1 {
+            unheld.warn();
+        }
         let live: Vec<u64> = self.held_now().values().map(|held| held.id).collect();
         for id in known.into_keys().filter(|id| !live.contains(id)) {
             self.kernel.let_go(id)?;

@@ -14,6 +14,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use tracing::{info, warn};
 
 use crate::accept::Listeners;
+use crate::agents::Unheld;
 use crate::config::Config;
 use crate::kernel::netns::Netns;
 use crate::kernel::{Kernel, cgroup};
@@ -25,7 +26,7 @@ use crate::selectors::Selectors;
 
 /// How often agents are looked for besides on every change of the cgroup tree: processes move without one.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// How often one look begins again because there was more to watch.
+/// How often one look begins again because there was more to watch, or to cover.
 const LOOKS: usize = 8;
 /// How often what changes rarely, and unseen, is looked after.
 const TEND_EVERY: Duration = Duration::from_secs(1);
@@ -111,18 +112,19 @@ impl Daemon {
 
     /// Finds new agents, lets go of those that went, and listens where they are.
     fn look(&self, watcher: &mut notify::RecommendedWatcher, watched: &mut Vec<PathBuf>) {
-        for _ in 0..LOOKS {
+        for look in 1..=LOOKS {
             // An agent may be the first thing in a slice that did not exist a moment ago.
             self.cover(Kernel::attach_new);
-            let walk = self.parts.agents.refresh(&self.selectors);
-            let mut new = false;
+            let (walk, unheld) = self.parts.agents.refresh(&self.selectors);
+            let mut again = !unheld.is_empty();
             for dir in walk.watched.iter().filter(|dir| !watched.contains(dir)) {
-                // One that vanished is found by the next look.
-                new |= watcher.watch(dir, RecursiveMode::NonRecursive).is_ok();
+                // One that vanished is found by the next look. What was made in a folder before its watch was set is
+                // reported by nobody.
+                again |= watcher.watch(dir, RecursiveMode::NonRecursive).is_ok();
             }
             *watched = walk.watched;
-            // What was made in a folder before its watch was set is reported by nobody.
-            if !new {
+            if look == LOOKS || !again {
+                unheld.iter().for_each(Unheld::warn);
                 break;
             }
         }

@@ -123,7 +123,11 @@ pub(super) fn status_text(status: &Value) -> String {
     let policy = &status["policy"];
     let reload = match &policy["last_reload"]["error"] {
         Value::Null => String::new(),
-        error => format!("\n  LAST RELOAD FAILED, the rules before it hold: {}", text(error)),
+        // Its lines show the place in the operator's own file.
+        error => format!(
+            "\n  LAST RELOAD FAILED, the rules before it hold: {}",
+            error.as_str().unwrap_or_default()
+        ),
     };
     let kernel = &status["kernel"];
     let detached: String = kernel["links"]
