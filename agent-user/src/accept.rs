@@ -154,8 +154,12 @@ impl Listeners {
 
 /// Starts the path of one accepted connection.
 fn take(stream: TcpStream, netns: &Arc<Netns>, parts: &Arc<Parts>, connections: &Arc<Semaphore>) {
-    // Without an origin the connection did not come through the kernel side: nobody has any business here.
-    let Some(origin) = parts.kernel.origin(stream.as_fd()) else { return };
+    // Without an origin the connection did not come through the kernel side, or on a socket that an agent was given from
+    // outside: where it wants to go is not known, so it goes nowhere.
+    let Some(origin) = parts.kernel.origin(stream.as_fd()) else {
+        parts.metrics.connection_refused("");
+        return;
+    };
     let Ok(permit) = Arc::clone(connections).try_acquire_owned() else {
         if let Some(agent) = parts.agents.by_number(origin.agent) {
             parts.metrics.connection_refused(&agent.name);

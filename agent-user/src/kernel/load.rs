@@ -18,9 +18,8 @@ pub(super) struct Hook {
 }
 
 /// Hooks of the depth-1 cgroups.
-pub(super) const HOOKS: [Hook; 10] = [
+pub(super) const HOOKS: [Hook; 9] = [
     Hook { name: "sock_create", attach_type: 2 },
-    ESTABLISH,
     Hook { name: "bind4", attach_type: 8 },
     Hook { name: "bind6", attach_type: 9 },
     Hook { name: "connect4", attach_type: 10 },
@@ -31,7 +30,8 @@ pub(super) const HOOKS: [Hook; 10] = [
     Hook { name: "getpeername6", attach_type: 30 },
 ];
 
-/// Also on the daemon's own depth-1 cgroup: the accepted end of every redirected connection is there.
+/// What sits on each agent's own cgroup, so that strangers pay nothing for it; `establish` on the daemon's own, too.
+pub(super) const AGENT_HOOKS: [Hook; 2] = [ESTABLISH, EGRESS];
 pub(super) const ESTABLISH: Hook = Hook { name: "establish", attach_type: 3 };
 
 /// On each agent's own cgroup.

@@ -29,7 +29,7 @@ use nix::time::{ClockId, clock_gettime};
 pub use self::events::{Events, KernelLog};
 pub use self::link::LinkHealth;
 use self::link::{Links, Place};
-use self::load::{EGRESS, ESTABLISH, HOOKS, Hook, Object};
+use self::load::{AGENT_HOOKS, EGRESS, ESTABLISH, HOOKS, Hook, Object};
 pub use self::maps::{Counters, Maps};
 use self::sock_diag::Stored;
 
@@ -52,8 +52,8 @@ pub struct Kernel {
     object: Mutex<Object>,
     /// As last written; a heartbeat writes it again with a new time.
     settings: Mutex<Settings>,
-    /// The depth-1 cgroup of the daemon itself, where accepted connections get their origin.
-    own_branch: PathBuf,
+    /// The cgroup of the daemon itself, where accepted connections get their origin.
+    own_cgroup: PathBuf,
 }
 
 impl Kernel {
@@ -61,7 +61,7 @@ impl Kernel {
     /// program is swapped in place; agents held before stay held throughout.
     pub fn attach(options: &Options) -> anyhow::Result<Kernel> {
         mount_bpffs(&options.pin_dir)?;
-        let own_branch = own_branch()?;
+        let own_cgroup = own_cgroup()?;
         let object = load::load(&options.pin_dir)?;
         let maps = Maps::open(&options.pin_dir)?;
         let links = Links::open(version_dir(&options.pin_dir).join("links"))?;
@@ -76,7 +76,7 @@ impl Kernel {
             links,
             object: Mutex::new(object),
             settings: Mutex::new(settings),
-            own_branch,
+            own_cgroup,
         };
         kernel.beat()?;
         kernel.sync_attach(&options.attach)?;
@@ -93,7 +93,7 @@ impl Kernel {
         );
         let mut wanted = BTreeSet::new();
         let branches = attach.iter().flat_map(|dir| HOOKS.map(|hook| (hook, dir)));
-        for (hook, dir) in branches.chain([(ESTABLISH, &self.own_branch)]) {
+        for (hook, dir) in branches.chain([(ESTABLISH, &self.own_cgroup)]) {
             match self.put(hook, dir) {
                 Ok(cgroup_id) => wanted.insert(Place::new(hook, cgroup_id)),
                 // Listed a moment ago, removed since: nobody is left in it.
@@ -101,8 +101,11 @@ impl Kernel {
                 Err(error) => return Err(error),
             };
         }
+        let held = self.maps.held()?;
         for place in self.links.places() {
-            if place.hook != EGRESS.name && !wanted.contains(&place) {
+            let is_agents =
+                AGENT_HOOKS.iter().any(|hook| hook.name == place.hook) && held.contains_key(&place.cgroup_id);
+            if !is_agents && !wanted.contains(&place) {
                 self.links.remove(&place)?;
             }
         }
@@ -160,14 +163,16 @@ impl Kernel {
                 cgroup_dir.display()
             );
         }
-        self.put(EGRESS, cgroup_dir)?;
+        for hook in AGENT_HOOKS {
+            self.put(hook, cgroup_dir)?;
+        }
         self.maps.set_agent(cgroup_id, agent)
     }
 
     /// Lets a cgroup go. Its sockets keep their tag and go on through the daemon until they close.
     pub fn let_go(&self, cgroup_id: u64) -> anyhow::Result<()> {
         self.maps.remove_agent(cgroup_id)?;
-        self.links.remove(&Place::new(EGRESS, cgroup_id))
+        AGENT_HOOKS.iter().try_for_each(|hook| self.links.remove(&Place::new(*hook, cgroup_id)))
     }
 
     /// Cuts the live sockets of these cgroups and agents in the current network namespace; call it inside
@@ -238,7 +243,11 @@ impl Kernel {
         }
         for cgroup_id in held.into_keys() {
             match cgroup::path_of(cgroup_id) {
-                Ok(dir) => drop(self.put(EGRESS, &dir)?),
+                Ok(dir) => {
+                    for hook in AGENT_HOOKS {
+                        self.put(hook, &dir)?;
+                    }
+                }
                 Err(error) if cgroup::is_gone(&error) => self.let_go(cgroup_id)?,
                 Err(error) => return Err(error).with_context(|| format!("find cgroup {cgroup_id}")),
             }
@@ -281,17 +290,16 @@ fn version_dir(pin_dir: &Path) -> PathBuf {
     pin_dir.join(format!("v{ABI_VERSION}"))
 }
 
-/// The depth-1 cgroup of this process.
-fn own_branch() -> anyhow::Result<PathBuf> {
-    let root = cgroup::root()?;
+/// The cgroup of this process.
+fn own_cgroup() -> anyhow::Result<PathBuf> {
     let own = cgroup::dir_of(std::process::id())?;
-    match own.strip_prefix(&root).ok().and_then(|below| below.components().next()) {
-        Some(branch) => Ok(root.join(branch)),
-        None => bail!(
+    if own == cgroup::root()? {
+        bail!(
             "the daemon runs in the root cgroup, where no hook sees its sockets; start it as a service, or let it \
              move to a cgroup of its own first"
-        ),
+        );
     }
+    Ok(own)
 }
 
 fn mount_bpffs(pin_dir: &Path) -> anyhow::Result<()> {
