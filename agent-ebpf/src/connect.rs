@@ -1,8 +1,8 @@
 //! The hooks that run inside an agent's own system calls: which sockets it may have, where its connections go,
 //! which datagrams leave, and whose address `getpeername` shows.
 //!
-//! They sit on the depth-1 cgroups, high enough that a socket made outside an agent's cgroup, or carried out of
-//! it, still meets them, and below the root, so that they run before a CNI's own hooks there.
+//! All but `sock_create` sit on the depth-1 cgroups, high enough that a socket made outside an agent's cgroup, or
+//! carried out of it, still meets them, and below the root, so that they run before a CNI's own hooks there.
 
 use core::ffi::c_void;
 use core::ptr::{read_volatile, write_volatile};

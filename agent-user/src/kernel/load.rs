@@ -17,9 +17,8 @@ pub(super) struct Hook {
     pub(super) attach_type: u32,
 }
 
-/// Hooks of the depth-1 cgroups.
-pub(super) const HOOKS: [Hook; 9] = [
-    Hook { name: "sock_create", attach_type: 2 },
+/// Hooks of the depth-1 cgroups: what must also meet a socket that was made outside an agent's cgroups, or carried out.
+pub(super) const HOOKS: [Hook; 8] = [
     Hook { name: "bind4", attach_type: 8 },
     Hook { name: "bind6", attach_type: 9 },
     Hook { name: "connect4", attach_type: 10 },
@@ -31,7 +30,7 @@ pub(super) const HOOKS: [Hook; 9] = [
 ];
 
 /// What sits on each agent's own cgroup, so that strangers pay nothing for it; `establish` on the daemon's own, too.
-pub(super) const AGENT_HOOKS: [Hook; 2] = [ESTABLISH, EGRESS];
+pub(super) const AGENT_HOOKS: [Hook; 3] = [Hook { name: "sock_create", attach_type: 2 }, ESTABLISH, EGRESS];
 pub(super) const ESTABLISH: Hook = Hook { name: "establish", attach_type: 3 };
 
 /// On each agent's own cgroup.

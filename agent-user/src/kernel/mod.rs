@@ -79,8 +79,9 @@ impl Kernel {
             own_cgroup,
         };
         kernel.beat()?;
-        kernel.sync_attach(&options.attach)?;
+        // Agents first: what moved to their own cgroups is there before it leaves the cgroups above.
         kernel.refresh_held()?;
+        kernel.sync_attach(&options.attach)?;
         Ok(kernel)
     }
 
