@@ -105,8 +105,13 @@ impl Agents {
 
     /// The agents known now whose names a stop is for.
     pub fn matching(&self, selector: &Selector) -> Vec<Arc<Agent>> {
-        let mut agents: Vec<_> =
-            self.by_number.load().values().filter(|agent| selector.matches(&agent.name)).cloned().collect();
+        let mut agents: Vec<_> = self
+            .by_number
+            .load()
+            .values()
+            .filter(|agent| selector.matches_agent(&agent.name))
+            .cloned()
+            .collect();
         agents.sort_by(|a, b| a.name.cmp(&b.name));
         agents
     }
@@ -139,10 +144,10 @@ impl Agents {
     /// Makes the kernel's state of an agent what the stops in force say.
     pub fn apply_stops(&self, agent: &Agent) -> Result<()> {
         let _applying = self.applying.lock().unwrap_or_else(PoisonError::into_inner);
-        let mode = match self.gate.rules().stop_for(&agent.name).map(|stop| stop.level) {
+        let mode = match self.gate.rules().hold_of_agent(&agent.name) {
             None => MODE_RUN,
             Some(Level::Refuse) => MODE_HELD,
-            Some(Level::Isolate) => MODE_ISOLATED,
+            Some(Level::Isolate | Level::Freeze | Level::Kill) => MODE_ISOLATED,
         };
         self.kernel.set_state(agent.number, AgentState { mode, errno: 0 })
     }

@@ -109,7 +109,7 @@ pub fn run(config: &Config) -> Result<()> {
 
     let reloader =
         config.rules.clone().map(|path| Arc::new(Reloader::new(path, rules_text, Arc::clone(&parts))));
-    let orders = Arc::new(Orders::new(Arc::clone(&parts), state));
+    let orders = Arc::new(Orders::new(Arc::clone(&parts), state, config.require_two));
     orders.count_active();
     let control = Control {
         parts: Arc::clone(&parts),

@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 use crate::decide::stop::Stop;
 use crate::fate::Fate;
 use crate::ledger::{Call, Conn};
+use crate::orders::receipt::{ReleaseView, Report};
 use crate::record::entry::{Entry, StopEffect};
 use crate::record::log::Log;
 use crate::record::metrics::Metrics;
@@ -41,7 +42,18 @@ pub struct Late {
     pub is_error: bool,
 }
 
-/// The calls caught by every stop in force.
+/// What is known of one stop beyond its order.
+#[derive(Clone, Debug, Default)]
+pub struct Page {
+    /// Of the last order that was carried out.
+    pub report: Option<Report>,
+    pub calls: Vec<Caught>,
+    pub released: Option<ReleaseView>,
+    /// The stop itself, once it is released.
+    pub stop: Option<Arc<Stop>>,
+}
+
+/// What every stop in force did and caught, and a few that were released.
 #[derive(Debug)]
 pub struct Book {
     stops: Mutex<Stops>,
@@ -52,12 +64,12 @@ pub struct Book {
 
 #[derive(Debug, Default)]
 struct Stops {
-    calls: BTreeMap<Arc<str>, Vec<Caught>>,
+    pages: BTreeMap<Arc<str>, Page>,
     /// Released, but perhaps still being answered or followed; oldest first.
     released: VecDeque<Arc<str>>,
 }
 
-/// Released stops whose calls are kept in memory.
+/// Released stops whose pages are kept in memory.
 const RELEASED: usize = 16;
 
 impl Book {
@@ -81,7 +93,7 @@ impl Book {
             open,
             late: None,
         });
-        self.stops().calls.entry(Arc::clone(&stop.id)).or_default().extend(caught);
+        self.stops().pages.entry(Arc::clone(&stop.id)).or_default().calls.extend(caught);
         for call in calls {
             self.metrics.stop_call(fate);
             self.record(stop, agent, conn.id, call, fate, None);
@@ -92,8 +104,8 @@ impl Book {
     pub fn settle(&self, stop: &Stop, conn: &Conn, call: &Call, fate: Fate, late: Option<Late>) {
         self.record(stop, &conn.identity.agent.name, conn.id, call, fate, late.as_ref());
         let mut stops = self.stops();
-        let caught = stops.calls.get_mut(&stop.id).and_then(|calls| {
-            calls
+        let caught = stops.pages.get_mut(&stop.id).and_then(|page| {
+            page.calls
                 .iter_mut()
                 .find(|caught| caught.open && caught.conn == conn.id && caught.call.decision == call.decision)
         });
@@ -107,30 +119,38 @@ impl Book {
         self.changed.notify_waiters();
     }
 
-    /// What a stop has caught so far.
-    pub fn caught(&self, stop: &str) -> Vec<Caught> {
-        self.stops().calls.get(stop).cloned().unwrap_or_default()
+    /// What carrying out a stop came to.
+    pub fn report(&self, stop: &Stop, report: Report) {
+        self.stops().pages.entry(Arc::clone(&stop.id)).or_default().report = Some(report);
+    }
+
+    /// What is known of a stop; `None` for one that this daemon has not carried out.
+    pub fn page(&self, stop: &str) -> Option<Page> {
+        self.stops().pages.get(stop).cloned()
     }
 
     /// Waits until no fate of a stop is open. Cancel it to give up.
     pub async fn settled(&self, stop: &str) {
         loop {
             let changed = self.changed.notified();
-            if !self.stops().calls.get(stop).is_some_and(|calls| calls.iter().any(|caught| caught.open)) {
+            let is_open = |page: &Page| page.calls.iter().any(|caught| caught.open);
+            if !self.stops().pages.get(stop).is_some_and(is_open) {
                 return;
             }
             changed.await;
         }
     }
 
-    /// A stop was released: what it caught is kept for a while, for whoever still waits for it. The records keep it.
-    pub fn release(&self, stop: &Arc<str>) {
+    /// A stop was released: its page is kept for a while, for whoever still follows it. The records keep it.
+    pub fn release(&self, stop: &Arc<Stop>, release: ReleaseView) {
         let mut stops = self.stops();
-        stops.released.push_back(Arc::clone(stop));
+        let page = stops.pages.entry(Arc::clone(&stop.id)).or_default();
+        (page.released, page.stop) = (Some(release), Some(Arc::clone(stop)));
+        stops.released.push_back(Arc::clone(&stop.id));
         if stops.released.len() > RELEASED
             && let Some(oldest) = stops.released.pop_front()
         {
-            stops.calls.remove(&oldest);
+            stops.pages.remove(&oldest);
         }
     }
 

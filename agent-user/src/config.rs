@@ -55,6 +55,9 @@ pub struct Config {
     #[serde(default = "default_evidence_window")]
     #[schemars(with = "String")]
     pub evidence_window: SignedDuration,
+    /// A stop is released only when two different persons have ordered it.
+    #[serde(default)]
+    pub require_two: bool,
     /// Cgroup in which `interlock exec` makes one for each command, below the cgroup v2 root.
     #[serde(default = "default_exec_cgroup")]
     pub exec_cgroup: String,

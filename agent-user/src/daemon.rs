@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use agent_abi::{Event, Reason};
@@ -149,11 +150,14 @@ impl Daemon {
         let stop = agent
             .as_ref()
             .filter(|_| reason == Some(Reason::Stopped))
-            .and_then(|agent| rules.stop_for(&agent.name));
+            .and_then(|agent| rules.stop_of_agent(&agent.name));
         if let Some(agent) = &agent
             && reason == Some(Reason::Stopped)
         {
             agent.metrics.stop_refusals_kernel.inc();
+        }
+        if let Some(stop) = stop {
+            stop.refused.kernel.fetch_add(1, Ordering::Relaxed);
         }
         self.parts.log.record(&Entry::Kernel(entry::Kernel {
             agent: agent.as_ref().map(|agent| &*agent.name),

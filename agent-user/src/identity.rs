@@ -5,6 +5,7 @@ use std::sync::Arc;
 use agent_abi::Origin;
 
 use crate::record::metrics::AgentMetrics;
+use crate::session::Process;
 
 /// An agent known to this host. There is one value per name for the life of the daemon.
 #[derive(Debug)]
@@ -24,6 +25,8 @@ pub struct Identity {
     pub uid: u32,
     /// Its executable at the time of the accept; `None` when it was gone by then.
     pub exe: Option<Arc<str>>,
+    /// Tells it from a later process of the same number.
+    pub process: Option<Process<'static>>,
 }
 
 impl Identity {
@@ -31,6 +34,6 @@ impl Identity {
     pub fn resolve(agent: Arc<Agent>, origin: &Origin) -> Identity {
         let exe = std::fs::read_link(format!("/proc/{}/exe", origin.tgid)).ok();
         let exe = exe.map(|path| path.to_string_lossy().into());
-        Identity { agent, pid: origin.tgid, uid: origin.uid, exe }
+        Identity { agent, pid: origin.tgid, uid: origin.uid, exe, process: Process::read(origin.tgid) }
     }
 }

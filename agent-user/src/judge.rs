@@ -3,6 +3,8 @@
 //! The order is the product's promise: a call is in the ledger *before* the rules are read for it (see
 //! [`crate::ledger`]), and a refusal is on disk before its answer leaves.
 
+mod target;
+
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,13 +14,16 @@ use sha2::{Digest, Sha256};
 
 use crate::config::Arguments;
 use crate::decide::policy::Bias;
-use crate::decide::scope::Scope;
-use crate::decide::{Guard, Refusal, Rules, Subject, Verdict, decide};
+use crate::decide::stop::Facts;
+use crate::decide::{Guard, Reach, Refusal, Rules, Subject, Verdict, decide};
 use crate::decode::{Kind, Message, Payload, RequestHead, decode, mcp};
 use crate::forward::refuse::Refused;
-use crate::ledger::{Call, Conn};
-use crate::parts::Parts;
+use crate::ledger::{Call, Conn, Scene};
+use crate::parts::{Parts, count_stop};
 use crate::record::entry::{Cancel, Decision, Entry};
+
+pub use self::target::Target;
+use self::target::authority;
 
 /// What becomes of one request.
 #[derive(Debug)]
@@ -31,88 +36,36 @@ pub struct Judged {
     pub batch: bool,
 }
 
-/// The server as the agent names it, and which rules can fire for it. Computed again only when the rules or the
-/// name change.
-#[derive(Debug, Default)]
-pub struct Target {
-    generation: u64,
-    host: Vec<u8>,
-    pub server: Arc<str>,
-    scope: Scope,
-}
-
-/// Longest name of a server that is kept.
-const MAX_SERVER: usize = 256;
-
-impl Target {
-    fn update(&mut self, rules: &Rules, conn: &Conn, host: &[u8]) {
-        if self.generation == rules.generation && self.host == host {
-            return;
-        }
-        let destination = conn.destination.to_string();
-        let address = conn.destination.ip().to_string();
-        // Names are compared as servers compare them: without case and without the dot of the DNS root.
-        let named = String::from_utf8_lossy(host).to_ascii_lowercase();
-        let port = named.rsplit_once(':').filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()));
-        let (name, port) = port.map_or((&*named, None), |(name, port)| (name, Some(port)));
-        let name = name.strip_suffix('.').unwrap_or(name);
-        let server = match port {
-            _ if name.is_empty() => destination.clone(),
-            Some(port) => format!("{name}:{port}"),
-            None => name.to_owned(),
-        };
-        self.scope = rules.policy.scope(&conn.identity.agent.name, &[&server, name, &destination, &address]);
-        if *self.server != *server {
-            self.server = server.into();
-        }
-        (self.generation, self.host) = (rules.generation, host.to_owned());
-    }
-}
-
-/// The server that a request names. Where the target carries an authority servers go by that and not by `Host`
-/// (RFC 9112 section 3.2.2), so the two must agree.
-fn authority<'a>(head: &RequestHead, bytes: &'a [u8]) -> Result<&'a [u8], Guard> {
-    let host = head.host.map(|host| host.of(bytes));
-    if host.is_some_and(|host| host.len() > MAX_SERVER || !host.iter().all(u8::is_ascii_graphic)) {
-        return Err(Guard::Undecodable("host"));
-    }
-    let target = head.target.of(bytes);
-    let Some(start) = memchr::memmem::find(target, b"://").filter(|_| !target.starts_with(b"/")) else {
-        return Ok(host.unwrap_or_default());
-    };
-    let named =
-        target[start + 3..].split(|byte| matches!(byte, b'/' | b'?' | b'#')).next().unwrap_or_default();
-    if host.is_some_and(|host| host.eq_ignore_ascii_case(named)) {
-        return Ok(named);
-    }
-    let text = |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_SERVER)]).into_owned();
-    Err(Guard::HeaderMismatch {
-        header: "host",
-        header_value: text(host.unwrap_or_default()),
-        body_value: text(named),
-    })
+/// A request that was read, and where its head is.
+#[derive(Clone, Copy, Debug)]
+pub struct Asking<'a> {
+    pub head: &'a RequestHead,
+    /// The bytes of the head.
+    pub bytes: &'a [u8],
+    /// When its first byte was there.
+    pub since: Instant,
 }
 
 /// One message of a request, ready to be judged.
 struct Prepared<'a> {
     call: Option<mcp::Call<'a>>,
     rpc_id: Option<&'a str>,
+    workflow: Option<Arc<str>>,
     revision: Option<&'static str>,
     decision: String,
     verdict: Verdict,
 }
 
-/// Judges a whole request. `since` is when its first byte was there.
+/// Judges a whole request.
 pub async fn judge(
     parts: &Parts,
     conn: &Conn,
     target: &mut Target,
-    head: &RequestHead,
-    bytes: &[u8],
+    asking: &Asking<'_>,
     content: &[u8],
-    since: Instant,
 ) -> Judged {
     let started = Instant::now();
+    let Asking { head, bytes, since } = *asking;
     let claims = head.mcp.claims(bytes);
     if claims.protocol_version.is_some() || head.mcp.session_id.is_some() {
         conn.mark_mcp();
@@ -121,29 +74,36 @@ pub async fn judge(
     let (messages, batch) = match &payload {
         Ok(Payload::Single(message)) => (std::slice::from_ref(message), false),
         Ok(Payload::Batch(messages)) => (&**messages, true),
-        Ok(Payload::NotJsonRpc) => return plain(parts, conn, None),
+        Ok(Payload::NotJsonRpc) => return judge_unread(parts, conn, target, asking, None),
         Err(fault) => {
             let denied = parts.gate.rules().policy.defaults.undecodable == Bias::Deny;
-            return plain(parts, conn, denied.then_some(Guard::Undecodable(fault.label())));
+            let guard = denied.then_some(Guard::Undecodable(fault.label()));
+            return judge_unread(parts, conn, target, asking, guard);
         }
     };
     let host = match authority(head, bytes) {
         Ok(host) => host,
-        Err(guard) => return plain(parts, conn, Some(guard)),
+        Err(guard) => return judge_unread(parts, conn, target, asking, Some(guard)),
     };
     let mut prepared: Vec<Prepared<'_>> =
-        messages.iter().map(|message| prepare(parts, message, &claims)).collect();
-    if prepared.iter().any(|message| message.call.as_ref().is_none_or(|call| call.is_mcp)) {
+        messages.iter().map(|message| prepare(parts, asking, message, &claims)).collect();
+    let is_mcp = prepared.iter().any(|message| message.call.as_ref().is_none_or(|call| call.is_mcp));
+    if is_mcp {
         conn.mark_mcp();
     }
 
     target.update(&parts.gate.rules(), conn, host);
-    conn.begin(prepared.iter().map(|message| message.to_call(&target.server)).collect());
+    let workflow = prepared.first().and_then(|message| message.workflow.clone());
+    let scene = target.scene(conn, head, bytes, is_mcp, workflow);
+    let to_calls = |prepared: &[Prepared<'_>]| -> Vec<Call> {
+        prepared.iter().map(|message| message.to_call(&target.server, &scene)).collect()
+    };
+    conn.begin(scene.clone(), to_calls(&prepared));
     // From here on a stop finds the calls; so it is now that the rules are read.
     let rules = Arc::clone(&parts.gate.rules());
     target.update(&rules, conn, host);
     for message in &mut prepared {
-        message.judge(&rules, conn, &target.scope, &claims);
+        message.judge(&rules, conn, &target.reach, &scene, &claims);
     }
     if batch && prepared.iter().any(|message| message.verdict.refusal.is_some()) {
         for message in &mut prepared {
@@ -155,11 +115,12 @@ pub async fn judge(
     let refusal = prepared.iter().find_map(|message| message.verdict.refusal.clone());
     for (index, message) in prepared.iter().enumerate() {
         let last = index + 1 == prepared.len();
-        message.record(parts, conn, &target.server, rules.generation, since, refusal.is_some() && last).await;
+        let durable = refusal.is_some() && last;
+        message.record(parts, conn, &target.server, &scene, rules.generation, since, durable).await;
     }
     let refused = refusal.map(|first| {
         let refused = prepared.iter().map(|message| Refused {
-            call: message.to_call(&target.server),
+            call: message.to_call(&target.server, &scene),
             refusal: message.verdict.refusal.clone().unwrap_or_else(|| first.clone()),
         });
         let refused = refused.collect();
@@ -168,21 +129,33 @@ pub async fn judge(
     Judged { refused, has_calls: true, batch }
 }
 
-/// A request without JSON-RPC that could be judged: only stops apply, and what was found wrong with it.
-fn plain(parts: &Parts, conn: &Conn, guard: Option<Guard>) -> Judged {
-    conn.begin(Vec::new());
+/// Judges a request without JSON-RPC that could be judged, such as a stream, a download or a tunnel: only stops apply,
+/// and what was found wrong with it.
+pub fn judge_unread(
+    parts: &Parts,
+    conn: &Conn,
+    target: &mut Target,
+    asking: &Asking<'_>,
+    guard: Option<Guard>,
+) -> Judged {
+    // Where the names of the server contradict each other the address remains.
+    let host = authority(asking.head, asking.bytes).unwrap_or_default();
+    target.update(&parts.gate.rules(), conn, host);
+    let workflow = None;
+    let scene = target.scene(conn, asking.head, asking.bytes, conn.is_mcp(), workflow);
+    conn.begin(scene.clone(), Vec::new());
     let rules = parts.gate.rules();
-    let stop = rules.stop_for(&conn.identity.agent.name).map(|stop| Refusal::Stop(Arc::clone(stop)));
-    let refusal = stop.or(guard.map(Refusal::Guard));
+    let stop = rules.stop_for(&scene.facts(&conn.identity.agent.name));
+    let refusal = stop.map(|stop| Refusal::Stop(Arc::clone(stop))).or(guard.map(Refusal::Guard));
     Judged { refused: refusal.map(|refusal| (refusal, Vec::new())), has_calls: false, batch: false }
 }
 
-/// Judges a request whose content is not looked at: a stream, a download, a tunnel.
-pub fn judge_unread(parts: &Parts, conn: &Conn) -> Judged {
-    plain(parts, conn, None)
-}
-
-fn prepare<'a>(parts: &Parts, message: &'a Message<'a>, claims: &mcp::Claims<'_>) -> Prepared<'a> {
+fn prepare<'a>(
+    parts: &Parts,
+    asking: &Asking<'_>,
+    message: &'a Message<'a>,
+    claims: &mcp::Claims<'_>,
+) -> Prepared<'a> {
     let call = mcp::call(message);
     let rpc_id = match &message.kind {
         Kind::Request { id, .. } => Some(id.raw),
@@ -193,6 +166,7 @@ fn prepare<'a>(parts: &Parts, message: &'a Message<'a>, claims: &mcp::Claims<'_>
     Prepared {
         call,
         rpc_id,
+        workflow: None,
         revision: revision.map(mcp::Revision::as_str),
         decision: parts.decisions.next(),
         verdict: Verdict::default(),
@@ -204,24 +178,31 @@ impl Prepared<'_> {
         self.call.as_ref().map_or("response", |call| &call.method)
     }
 
-    fn to_call(&self, server: &Arc<str>) -> Call {
+    fn to_call(&self, server: &Arc<str>, scene: &Scene) -> Call {
         Call {
             method: self.method().into(),
             tool: self.call.as_ref().and_then(|call| call.name.as_deref()).map(Into::into),
             rpc_id: self.rpc_id.map(Into::into),
             server: Arc::clone(server),
+            session: scene.session,
+            workflow: self.workflow.clone(),
             revision: self.revision,
             decision: self.decision.as_str().into(),
             since: Timestamp::now(),
         }
     }
 
-    fn judge(&mut self, rules: &Rules, conn: &Conn, scope: &Scope, claims: &mcp::Claims<'_>) {
+    fn judge(&mut self, rules: &Rules, conn: &Conn, reach: &Reach, scene: &Scene, claims: &mcp::Claims<'_>) {
         let subject = Subject {
             method: self.call.as_ref().map(|call| &*call.method),
             name: self.call.as_ref().and_then(|call| call.name.as_deref()),
         };
-        self.verdict = decide(rules, &conn.identity.agent.name, scope, &subject);
+        let facts = Facts {
+            workflow: self.workflow.as_deref(),
+            tool: subject.name,
+            ..scene.facts(&conn.identity.agent.name)
+        };
+        self.verdict = decide(rules, reach, &facts, &subject);
         let mismatch =
             self.call.as_ref().filter(|call| call.is_mcp).and_then(|call| mcp::mismatch(claims, call));
         if let Some(mcp::Mismatch { header, header_value, body_value }) = mismatch {
@@ -236,6 +217,7 @@ impl Prepared<'_> {
         parts: &Parts,
         conn: &Conn,
         server: &str,
+        scene: &Scene,
         generation: u64,
         since: Instant,
         durable: bool,
@@ -246,9 +228,7 @@ impl Prepared<'_> {
         agent.metrics.count(&self.verdict, is_mcp);
         if let Some(refusal) = refusal {
             parts.metrics.denied(&agent.name, refusal.rule(), refusal.label());
-            if refusal.stop_id().is_some() {
-                agent.metrics.stop_refusals_proxy.inc();
-            }
+            count_stop(agent, refusal);
         }
         let arguments = self.call.as_ref().and_then(|call| call.arguments);
         let entry = Entry::Decision(Decision {
@@ -257,6 +237,8 @@ impl Prepared<'_> {
             who: (&conn.identity).into(),
             server,
             destination: conn.destination,
+            session: scene.session,
+            workflow: self.workflow.as_deref(),
             protocol: if is_mcp { "mcp" } else { "jsonrpc" },
             revision: self.revision,
             method: self.method(),

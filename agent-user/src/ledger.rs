@@ -13,9 +13,12 @@ use jiff::Timestamp;
 use serde::Serialize;
 use tokio::sync::Notify;
 
+use crate::decide::stop::{Facts, Level, Stop};
+use crate::decide::{Rules, furthest};
 use crate::decode::RawId;
 use crate::fate::Fate;
 use crate::identity::Identity;
+use crate::session::Session;
 
 /// What a call asked for, as its record and a stop's answer name it.
 #[derive(Clone, Debug, Serialize)]
@@ -28,11 +31,52 @@ pub struct Call {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rpc_id: Option<Box<str>>,
     pub server: Arc<str>,
+    /// Digest of its session (see [`crate::session`]).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session: Option<Session>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workflow: Option<Arc<str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub revision: Option<&'static str>,
     /// The decision that let it through.
     pub decision: Box<str>,
     pub since: Timestamp,
+}
+
+impl Call {
+    /// What is known of a call in the exchange of this scene.
+    pub fn facts<'a>(&'a self, scene: &'a Scene, agent: &'a str) -> Facts<'a> {
+        let facts = scene.facts(agent);
+        Facts { tool: self.tool.as_deref(), workflow: self.workflow.as_deref(), ..facts }
+    }
+}
+
+/// What an exchange is part of: what a stop looks at beside its agent and its calls.
+#[derive(Clone, Debug, Default)]
+pub struct Scene {
+    /// Every name and address of the server, in lower case.
+    pub servers: Arc<[String]>,
+    pub session: Option<Session>,
+    pub workflow: Option<Arc<str>>,
+}
+
+impl Scene {
+    /// Of a connection that has said nothing yet.
+    pub fn of_connection(destination: SocketAddr, workflow: Option<Arc<str>>) -> Scene {
+        let servers = [destination.to_string(), destination.ip().to_string()];
+        Scene { servers: servers.into(), session: None, workflow }
+    }
+
+    /// What is known of an exchange of `agent` without calls.
+    pub fn facts<'a>(&'a self, agent: &'a str) -> Facts<'a> {
+        Facts {
+            agent,
+            workflow: self.workflow.as_deref(),
+            session: self.session,
+            servers: &self.servers,
+            tool: None,
+        }
+    }
 }
 
 /// How far the exchange on a connection has come.
@@ -69,6 +113,7 @@ pub struct Conn {
 #[derive(Debug)]
 struct State {
     phase: Phase,
+    scene: Scene,
     calls: Vec<Call>,
     /// Generation of the last stop this connection has acted on.
     acted: u64,
@@ -88,11 +133,40 @@ impl Conn {
         self.mcp.store(true, Ordering::Relaxed);
     }
 
+    /// Where it goes, with and without the port.
+    pub fn addresses(&self) -> [String; 2] {
+        [self.destination.to_string(), self.destination.ip().to_string()]
+    }
+
     /// Registers calls, before the rules are read for them.
-    pub fn begin(&self, calls: Vec<Call>) {
+    pub fn begin(&self, scene: Scene, calls: Vec<Call>) {
         let mut state = self.state();
         state.phase = Phase::Held;
+        state.scene = scene;
         state.calls = calls;
+    }
+
+    /// The stop that ends what this connection is doing. Between messages a `refuse` stop ends nothing: the next message
+    /// runs into it; and an answer that was decided before the stop may arrive.
+    pub fn met_by(&self, rules: &Rules) -> Option<Arc<Stop>> {
+        let state = self.state();
+        let agent = &*self.identity.agent.name;
+        let ends = |stop: &&Arc<Stop>| {
+            (stop.level > Level::Refuse || !matches!(state.phase, Phase::Idle | Phase::Answering))
+                && state.is_met_by(stop, agent)
+        };
+        furthest(rules.stops.iter().filter(ends)).cloned()
+    }
+
+    /// What the connection is doing now, for whoever wants to see it.
+    pub fn view(&self) -> (Phase, Scene, Vec<Call>) {
+        let state = self.state();
+        (state.phase, state.scene.clone(), state.calls.clone())
+    }
+
+    /// Whether a stop would end something on this connection, or refuse what comes next on it.
+    pub fn is_concerned_by(&self, stop: &Stop) -> bool {
+        self.state().is_met_by(stop, &self.identity.agent.name)
     }
 
     pub fn set_phase(&self, phase: Phase) {
@@ -125,6 +199,15 @@ impl Conn {
     }
 }
 
+impl State {
+    fn is_met_by(&self, stop: &Stop, agent: &str) -> bool {
+        if self.calls.is_empty() {
+            return stop.selector.matches(&self.scene.facts(agent));
+        }
+        self.calls.iter().any(|call| stop.selector.matches(&call.facts(&self.scene, agent)))
+    }
+}
+
 impl Phase {
     /// What becomes of the calls of an exchange that a stop ends in this phase.
     pub fn fate(self) -> Fate {
@@ -149,10 +232,11 @@ impl Ledger {
         self.conns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens a connection. It stays listed until the returned entry is dropped.
-    pub fn open(self: &Arc<Self>, identity: Identity, destination: SocketAddr) -> Entry {
+    /// Opens a connection; `scene` is what is known of it before it says anything. It stays listed until the returned
+    /// entry is dropped.
+    pub fn open(self: &Arc<Self>, identity: Identity, destination: SocketAddr, scene: Scene) -> Entry {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        let state = State { phase: Phase::Idle, calls: Vec::new(), acted: 0 };
+        let state = State { phase: Phase::Idle, scene, calls: Vec::new(), acted: 0 };
         let conn = Arc::new(Conn {
             id,
             identity,

@@ -33,4 +33,5 @@ pub mod parts;
 pub mod record;
 pub mod reload;
 pub mod selectors;
+pub mod session;
 pub mod state;

@@ -13,6 +13,7 @@ use crate::config::Arguments;
 use crate::decide::Refusal;
 use crate::decode::Limits;
 use crate::gate::Gate;
+use crate::identity::Agent;
 use crate::kernel::Kernel;
 use crate::ledger::{Conn, Ledger};
 use crate::record::entry::{Decision, Entry};
@@ -42,6 +43,7 @@ impl Parts {
         let decision = self.decisions.next();
         let rule = Arc::from(refusal.rule());
         let destination = conn.destination.to_string();
+        let (_, scene, _) = conn.view();
         self.metrics.denied(&conn.identity.agent.name, refusal.rule(), refusal.label());
         let entry = Entry::Decision(Decision {
             decision: &decision,
@@ -49,6 +51,8 @@ impl Parts {
             who: (&conn.identity).into(),
             server: &destination,
             destination: conn.destination,
+            session: scene.session,
+            workflow: scene.workflow.as_deref(),
             protocol: if conn.is_mcp() { "mcp" } else { "http" },
             revision: None,
             method,
@@ -65,6 +69,14 @@ impl Parts {
         });
         self.log.record_durably(&entry).await;
         decision
+    }
+}
+
+/// Counts what has run into a stop.
+pub fn count_stop(agent: &Agent, refusal: &Refusal) {
+    if let Refusal::Stop(stop) = refusal {
+        agent.metrics.stop_refusals_proxy.inc();
+        stop.refused.proxy.fetch_add(1, Ordering::Relaxed);
     }
 }
 

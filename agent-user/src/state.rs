@@ -16,11 +16,12 @@ use anyhow::{Context, Result, anyhow, bail};
 use jiff::Timestamp;
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
-use crate::decide::stop::{Level, Operator, Selector, Stop};
+use crate::decide::stop::{Escalation, Level, Operator, Selector, Stop, Terms};
 
 const FILE: &str = "state.json";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// The durable state and where it lives.
 #[derive(Debug)]
@@ -49,11 +50,13 @@ struct Content {
 #[serde(deny_unknown_fields)]
 struct SavedStop {
     id: String,
-    agent: String,
+    scope: Terms,
     level: Level,
     reason: String,
     by: Operator,
     issued_at: Timestamp,
+    #[serde(default)]
+    escalations: Vec<Escalation>,
 }
 
 impl State {
@@ -67,11 +70,15 @@ impl State {
         };
         let content = match fs::read(&path) {
             Ok(bytes) => {
-                let content: Content = serde_json::from_slice(&bytes).with_context(remedy)?;
-                if content.version != VERSION {
-                    bail!("state {}: version {} is not known", path.display(), content.version);
+                let mut value: Value = serde_json::from_slice(&bytes).with_context(remedy)?;
+                match value["version"].as_u64() {
+                    Some(1) => upgrade_from_1(&mut value),
+                    Some(version) if version != u64::from(VERSION) => {
+                        bail!("state {}: version {version} is not known", path.display());
+                    }
+                    _ => {}
                 }
-                content
+                serde_json::from_value(value).with_context(remedy)?
             }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Content {
                 version: VERSION,
@@ -148,11 +155,13 @@ impl SavedStop {
     fn restore(&self) -> Result<Stop> {
         Ok(Stop {
             id: self.id.as_str().into(),
-            selector: Selector::agent(&self.agent).map_err(anyhow::Error::msg)?,
+            selector: Selector::compile(self.scope.clone()).map_err(anyhow::Error::msg)?,
             level: self.level,
             reason: self.reason.as_str().into(),
             by: self.by.clone(),
             issued_at: self.issued_at,
+            escalations: self.escalations.clone(),
+            refused: Arc::default(),
         })
     }
 }
@@ -161,11 +170,22 @@ impl From<&Stop> for SavedStop {
     fn from(stop: &Stop) -> SavedStop {
         SavedStop {
             id: stop.id.to_string(),
-            agent: stop.selector.pattern().to_owned(),
+            scope: stop.selector.terms().clone(),
             level: stop.level,
             reason: stop.reason.to_string(),
             by: stop.by.clone(),
             issued_at: stop.issued_at,
+            escalations: stop.escalations.clone(),
+        }
+    }
+}
+
+/// Version 1 knew stops of agents only.
+fn upgrade_from_1(state: &mut Value) {
+    state["version"] = VERSION.into();
+    for stop in state["stops"].as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
+        if let Some(agent) = stop.remove("agent") {
+            stop.insert("scope".to_owned(), json!({"agent": agent}));
         }
     }
 }
@@ -194,13 +214,16 @@ mod tests {
     use super::*;
 
     fn stop(id: &str) -> Arc<Stop> {
+        let terms = Terms { agent: Some("coder*".into()), ..Terms::default() };
         Arc::new(Stop {
             id: id.into(),
-            selector: Selector::agent("coder*").unwrap(),
+            selector: Selector::compile(terms).unwrap(),
             level: Level::Isolate,
             reason: "odd transfers".into(),
-            by: Operator { uid: 0, pid: 1, user: "root".into() },
+            by: Operator { uid: Some(0), pid: Some(1), user: "root".into(), login: None },
             issued_at: Timestamp::now(),
+            escalations: Vec::new(),
+            refused: Arc::default(),
         })
     }
 
@@ -218,7 +241,7 @@ mod tests {
         assert_eq!(state.agent_number("b").unwrap(), 2);
         let stops = state.stops().unwrap();
         assert_eq!((&*stops[0].id, stops[0].level), ("stp-1", Level::Isolate));
-        assert!(stops[0].selector.matches("coder-7"));
+        assert!(stops[0].selector.matches_agent("coder-7"));
         assert_eq!(state.next_stop_id(), "stp-2");
     }
 
@@ -239,6 +262,18 @@ mod tests {
             1,
             "the stop that was not released"
         );
+    }
+
+    #[test]
+    fn stops_of_an_older_version_are_taken_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let old = json!({"version": 1, "last_stop": 4, "last_agent": 0, "agents": {}, "stops": [{
+            "id": "stp-4", "agent": "coder*", "level": "isolate", "reason": "odd",
+            "by": {"uid": 0, "pid": 1, "user": "root"}, "issued_at": "2026-11-29T16:09:23Z",
+        }]});
+        fs::write(dir.path().join(FILE), old.to_string()).unwrap();
+        let stops = State::load(dir.path()).unwrap().stops().unwrap();
+        assert!(stops[0].selector.matches_agent("coder-7") && stops[0].selector.is_whole_agents());
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The command line: one binary, the daemon and its tools. Human words by default, `--json` everywhere.
 
 mod render;
+mod stops;
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
@@ -11,22 +12,18 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
-use jiff::SignedDuration;
 use serde_json::{Value, json};
 
 use crate::config::{Config, RUNTIME_DIR};
+use crate::control::ExecOrder;
 use crate::control::client::Client;
-use crate::control::{ExecOrder, ReleaseOrder, StopOrder};
 use crate::decide::policy::PolicyFile;
-use crate::decide::stop::Level;
 use crate::{app, doctor, reload};
 
-use self::render::{agents_table, status_text, stop_text, stops_table, text};
+use self::render::{agents_table, status_text, text};
 
 /// Exit code for a bad configuration (`EX_USAGE` of sysexits.h).
 const BAD_CONFIG: u8 = 64;
-/// A stop is in force, and the fate of some call is still open.
-const OPEN_FATES: u8 = 3;
 
 /// A kill switch and policy gate for AI agents that needs nothing from the agent.
 #[derive(Debug, Parser)]
@@ -58,28 +55,20 @@ enum Command {
         command: Vec<OsString>,
     },
     /// Stop agents now. Exit code 0: in force, all fates known; 3: in force, fates open; 1: not in force.
-    Stop {
-        /// `agent=NAME`; globs are allowed, and hold for agents that come later.
-        #[arg(required = true)]
-        selectors: Vec<String>,
-        /// Why; the agent is shown it.
-        #[arg(long)]
-        reason: String,
-        /// How far to go.
-        #[arg(long, value_enum, default_value_t)]
-        level: Level,
-        /// How long to wait for the fates of calls in flight, such as `5s`.
-        #[arg(long, default_value = "5s")]
-        wait: SignedDuration,
-    },
-    /// End a stop.
+    Stop(stops::Stop),
+    /// Make a stop in force go further. Exit codes as for `stop`.
+    Escalate(stops::Escalate),
+    /// End a stop. Exit code 3: it holds until a second person orders the same (`require_two`).
     Release {
         id: String,
         #[arg(long)]
         reason: String,
     },
-    /// List the stops in force and what they caught.
-    Stops,
+    /// List the stops in force.
+    Stops {
+        #[command(subcommand)]
+        command: Option<stops::Stops>,
+    },
     /// List the agents held.
     Agents,
     /// Show how the daemon is doing.
@@ -166,17 +155,10 @@ impl Args {
                 app::run(&config)?;
             }
             Command::Exec { agent, command } => return Err(exec(&client, agent, command)),
-            Command::Stop { selectors, reason, level, wait } => {
-                return self.stop(&client, selectors, reason, *level, *wait);
-            }
-            Command::Release { id, reason } => {
-                let order = ReleaseOrder { reason: reason.clone() };
-                let stop = client.post(&format!("/v1/stops/{id}/release"), &order)?;
-                self.print(&stop, |stop| {
-                    format!("released {} ({})", text(&stop["id"]), text(&stop["scope"]["agent"]))
-                });
-            }
-            Command::Stops => self.print(&client.get("/v1/stops")?, stops_table),
+            Command::Stop(order) => return stops::stop(self, &client, order),
+            Command::Escalate(order) => return stops::escalate(self, &client, order),
+            Command::Release { id, reason } => return stops::release(self, &client, id, reason),
+            Command::Stops { command } => return stops::stops(self, &client, command.as_ref()),
             Command::Agents => self.print(&client.get("/v1/agents")?, agents_table),
             Command::Status => {
                 let status = client.get("/v1/status")?;
@@ -223,31 +205,6 @@ impl Args {
             }
         }
         Ok(ExitCode::SUCCESS)
-    }
-
-    fn stop(
-        &self,
-        client: &Client,
-        selectors: &[String],
-        reason: &str,
-        level: Level,
-        wait: SignedDuration,
-    ) -> Result<ExitCode> {
-        let agent = match selectors {
-            [selector] => selector.strip_prefix("agent="),
-            _ => None,
-        };
-        let Some(agent) = agent else {
-            bail!("{}: this version stops by `agent=NAME` only, one selector at a time", selectors.join(" "));
-        };
-        let order = StopOrder { agent: agent.to_owned(), level, reason: reason.to_owned(), wait };
-        let answer = client.post("/v1/stops", &order)?;
-        self.print(&answer, stop_text);
-        Ok(match (answer["in_force"] == true, answer["open"] == 0) {
-            (true, true) => ExitCode::SUCCESS,
-            (true, false) => ExitCode::from(OPEN_FATES),
-            (false, _) => ExitCode::FAILURE,
-        })
     }
 
     fn print(&self, value: &Value, human: impl FnOnce(&Value) -> String) {

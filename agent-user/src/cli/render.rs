@@ -3,50 +3,136 @@
 use comfy_table::Table;
 use serde_json::Value;
 
-pub(super) fn stop_text(answer: &Value) -> String {
-    let stop = &answer["stop"];
-    let mut text_ = if answer["in_force"] == true {
-        format!(
-            "stop {} is in force since {} ({} {}, ordered {} by {})\n",
-            text(&stop["id"]),
-            text(&stop["in_force_at"]),
-            text(&stop["level"]),
-            text(&stop["scope"]["agent"]),
-            text(&stop["issued_at"]),
-            text(&stop["by"]["user"]),
-        )
-    } else {
-        format!("stop {} is NOT in force\n", text(&stop["id"]))
-    };
-    for problem in answer["problems"].as_array().into_iter().flatten() {
-        text_ += &format!("  problem: {}\n", text(problem));
-    }
-    let agents = answer["agents"].as_array().map_or(&[][..], |agents| agents);
-    if agents.is_empty() {
-        text_ += "  no agent of this name is known now; the stop holds for those that come\n";
-    }
-    for agent in agents {
-        text_ += &format!(
-            "  {}: {}, {}{}\n",
-            text(&agent["agent"]),
-            count(&agent["processes"], "process", "processes"),
-            count(&agent["connections"], "connection", "connections"),
-            if agent["isolated"] == true {
-                format!(", isolated, {} sockets destroyed", agent["sockets_destroyed"])
-            } else {
-                String::new()
-            },
+pub(super) fn receipt_text(receipt: &Value) -> String {
+    let stop = &receipt["stop"];
+    let mut shown = format!(
+        "stop {} {} ({} {}, ordered {} by {}: {})\n",
+        text(&stop["id"]),
+        match (&receipt["in_force"], &receipt["in_force_at"]) {
+            (Value::Bool(false), _) => "is NOT in force".to_owned(),
+            (_, Value::Null) => "is in force".to_owned(),
+            (_, at) => format!("is in force since {}", text(at)),
+        },
+        text(&stop["level"]),
+        scope_text(&stop["scope"]),
+        text(&stop["issued_at"]),
+        operator_text(&stop["by"]),
+        text(&stop["reason"]),
+    );
+    for escalation in items(&stop["escalations"]) {
+        shown += &format!(
+            "  raised from {} to {} at {} by {}: {}\n",
+            text(&escalation["from"]),
+            text(&escalation["to"]),
+            text(&escalation["at"]),
+            operator_text(&escalation["by"]),
+            text(&escalation["reason"]),
         );
     }
-    let calls = answer["calls"].as_array().map_or(&[][..], |calls| calls);
-    text_ += &match calls.len() {
+    if let release @ Value::Object(_) = &receipt["released"] {
+        shown += &format!(
+            "  RELEASED at {} by {}: {}\n",
+            text(&release["at"]),
+            operator_text(&release["by"]),
+            text(&release["reason"]),
+        );
+    }
+    for problem in items(&receipt["problems"]) {
+        shown += &format!("  problem: {}\n", text(problem));
+    }
+    match &receipt["agents"] {
+        Value::Null => shown += "  carried out by an earlier daemon; `interlock log` tells what it did\n",
+        agents if items(agents).is_empty() => {
+            shown += "  no agent of this name is known now; the stop holds for those that come\n";
+        }
+        agents => shown.extend(items(agents).iter().map(effect_text)),
+    }
+    let refused = &receipt["refused"];
+    if refused["proxy"] != 0 || refused["kernel"] != 0 {
+        shown += &format!(
+            "  refused since: {} by the proxy, {} by the kernel\n",
+            refused["proxy"], refused["kernel"]
+        );
+    }
+    let calls = items(&receipt["calls"]);
+    shown += &match calls.len() {
         1 => "  1 call was in flight".to_owned(),
         n => format!("  {n} calls were in flight"),
     };
     if !calls.is_empty() {
-        text_ += &format!("\n{}", calls_table(calls));
+        shown += &format!("\n{}", calls_table(calls));
     }
-    text_
+    shown
+}
+
+fn effect_text(effect: &Value) -> String {
+    format!(
+        "  {}: {}, {}{}\n",
+        text(&effect["agent"]),
+        count(&effect["processes"], "process", "processes"),
+        count(&effect["connections"], "connection", "connections"),
+        if effect["isolated"] == true {
+            format!(", isolated, {} sockets destroyed", effect["sockets_destroyed"])
+        } else {
+            String::new()
+        },
+    )
+}
+
+pub(super) fn drill_text(drill: &Value) -> String {
+    let mut shown = format!(
+        "a drill, nothing was stopped: {} {} would cut\n",
+        text(&drill["level"]),
+        scope_text(&drill["scope"])
+    );
+    for agent in items(&drill["agents"]) {
+        let numbers = |list: &Value| items(list).iter().map(text).collect::<Vec<_>>().join(" ");
+        shown += &format!(
+            "  {}: processes {} in {}; sessions {}; {} idle, {}, {}\n",
+            text(&agent["agent"]),
+            numbers(&agent["processes"]),
+            numbers(&agent["cgroups"]),
+            numbers(&agent["sessions"]),
+            count(&agent["idle_connections"], "connection", "connections"),
+            count(&items(&agent["streams"]).len().into(), "stream", "streams"),
+            count(&items(&agent["calls"]).len().into(), "call", "calls"),
+        );
+        for call in items(&agent["calls"]) {
+            shown += &format!(
+                "    call {} {} to {}: would be {}{}\n",
+                text(&call["method"]),
+                text(&call["tool"]),
+                text(&call["server"]),
+                text(&call["would_be"]),
+                if call["is_sibling"] == true { " (not in scope, ends with its batch)" } else { "" },
+            );
+        }
+    }
+    if items(&drill["agents"]).is_empty() {
+        shown += "  no agent that is known now";
+    }
+    shown
+}
+
+/// Whom a stop is for, as on the command line.
+pub(super) fn scope_text(scope: &Value) -> String {
+    if scope["all"] == true {
+        return "all".to_owned();
+    }
+    let terms = scope.as_object().into_iter().flatten();
+    terms.map(|(name, value)| format!("{name}={}", text(value))).collect::<Vec<_>>().join(" ")
+}
+
+fn operator_text(operator: &Value) -> String {
+    match &operator["login"] {
+        Value::Null => text(&operator["user"]),
+        login if *login == operator["user"] => text(login),
+        login => format!("{} ({})", text(&operator["user"]), text(login)),
+    }
+}
+
+fn items(list: &Value) -> &[Value] {
+    list.as_array().map_or(&[], Vec::as_slice)
 }
 
 fn calls_table(calls: &[Value]) -> Table {
@@ -71,26 +157,40 @@ fn calls_table(calls: &[Value]) -> Table {
 }
 
 pub(super) fn stops_table(value: &Value) -> String {
-    let stops = value["stops"].as_array().map_or(&[][..], |stops| stops);
+    let stops = items(&value["stops"]);
     if stops.is_empty() {
         return "no stop is in force".to_owned();
     }
     let mut table = Table::new();
-    table.set_header(["stop", "agent", "level", "since", "by", "reason", "agents now", "calls caught"]);
+    table.set_header([
+        "stop",
+        "for",
+        "level",
+        "since",
+        "by",
+        "reason",
+        "agents now",
+        "calls caught",
+        "refused",
+    ]);
     for entry in stops {
         let stop = &entry["stop"];
-        let agents: Vec<String> = entry["agents"].as_array().into_iter().flatten().map(text).collect();
-        let calls =
-            entry["calls"].as_array().map_or("see records".to_owned(), |calls| calls.len().to_string());
+        let agents: Vec<String> = items(&entry["agents"]).iter().map(text).collect();
+        let calls = match (&entry["calls"], &entry["open"]) {
+            (Value::Null, _) => "see records".to_owned(),
+            (calls, Value::Number(open)) if open.as_u64() == Some(0) => calls.to_string(),
+            (calls, open) => format!("{calls}, {open} open"),
+        };
         table.add_row([
             text(&stop["id"]),
-            text(&stop["scope"]["agent"]),
+            scope_text(&stop["scope"]),
             text(&stop["level"]),
             text(&stop["issued_at"]),
-            text(&stop["by"]["user"]),
+            operator_text(&stop["by"]),
             text(&stop["reason"]),
             agents.join(" "),
             calls,
+            format!("{} proxy, {} kernel", entry["refused"]["proxy"], entry["refused"]["kernel"]),
         ]);
     }
     table.to_string()

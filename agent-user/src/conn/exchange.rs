@@ -12,8 +12,9 @@ use crate::forward::refuse::Refused;
 use crate::forward::request::{Content, Reading, read};
 use crate::forward::side::{Reader, Writer};
 use crate::forward::{End, refuse};
-use crate::judge::{Judged, judge, judge_unread};
+use crate::judge::{Asking, Judged, judge, judge_unread};
 use crate::ledger::{Conn, Phase};
+use crate::parts::count_stop;
 use crate::record::metrics::Class;
 
 use super::{Connection, Spoke, between};
@@ -113,16 +114,16 @@ impl Connection {
                 self.progress.unsent = Some(len);
                 (Some(len), self.judge(head, &content, since).await)
             }
-            Ok(Reading::Head) => (None, judge_unread(&self.parts, &self.conn)),
+            Ok(Reading::Head) => (None, self.judge_unread(head, since)),
             Ok(Reading::Oversized) => {
                 let guard = Guard::Oversized { limit: limits.message };
                 self.unreadable(guard, |defaults| defaults.oversized, "413 Content Too Large").await?;
-                (None, judge_unread(&self.parts, &self.conn))
+                (None, self.judge_unread(head, since))
             }
             Ok(Reading::Unreadable(label)) => {
                 let guard = Guard::Undecodable(label);
                 self.unreadable(guard, |defaults| defaults.undecodable, "415 Unsupported Media Type").await?;
-                (None, judge_unread(&self.parts, &self.conn))
+                (None, self.judge_unread(head, since))
             }
             Err(End::Malformed(malformed)) => {
                 let refusal = Refusal::Guard(Guard::Undecodable(malformed.label()));
@@ -143,8 +144,13 @@ impl Connection {
 
     async fn judge(&mut self, head: &RequestHead, content: &Content, since: Instant) -> Judged {
         let buffer = &self.agent.reader.buffer;
-        let (bytes, content) = (&buffer[..head.len], content.of(buffer));
-        judge(&self.parts, &self.conn, &mut self.target, head, bytes, content, since).await
+        let asking = Asking { head, bytes: &buffer[..head.len], since };
+        judge(&self.parts, &self.conn, &mut self.target, &asking, content.of(buffer)).await
+    }
+
+    fn judge_unread(&mut self, head: &RequestHead, since: Instant) -> Judged {
+        let asking = Asking { head, bytes: &self.agent.reader.buffer[..head.len], since };
+        judge_unread(&self.parts, &self.conn, &mut self.target, &asking, None)
     }
 
     /// Answers a refused request; none of its bytes has left.
@@ -190,9 +196,7 @@ impl Connection {
 
     /// Records and counts a refusal that belongs to no call. Returns its decision id.
     pub(super) async fn record_refusal(&self, refusal: &Refusal, method: &str) -> String {
-        if refusal.stop_id().is_some() {
-            self.conn.identity.agent.metrics.stop_refusals_proxy.inc();
-        }
+        count_stop(&self.conn.identity.agent, refusal);
         self.parts.record_guard(&self.conn, method, refusal).await
     }
 

@@ -22,7 +22,7 @@ use crate::forward::tunnel::tunnel;
 use crate::identity::Identity;
 use crate::judge::Target;
 use crate::kernel::netns::Netns;
-use crate::ledger::{Conn, Phase};
+use crate::ledger::{Conn, Phase, Scene};
 use crate::parts::Parts;
 use crate::record::entry::{self, Entry};
 use crate::record::metrics::Class;
@@ -37,9 +37,11 @@ pub async fn run(stream: TcpStream, origin: Origin, netns: Arc<Netns>, parts: Ar
         return;
     };
     let identity = Identity::resolve(agent, &origin);
-    let listed = parts.ledger.open(identity, entry::address(origin.addr, origin.port));
+    let destination = entry::address(origin.addr, origin.port);
+    let scene = Scene::of_connection(destination, None);
+    let listed = parts.ledger.open(identity, destination, scene.clone());
     let conn = Arc::clone(listed.conn());
-    let mut connection = Connection::new(stream, netns, Arc::clone(&parts), Arc::clone(&conn));
+    let mut connection = Connection::new(stream, netns, Arc::clone(&parts), Arc::clone(&conn), scene);
     let end = loop {
         tokio::select! {
             biased;
@@ -63,6 +65,8 @@ struct Connection {
     agent: Side,
     /// Dialed at the start, or before the first message that may go there.
     server: Option<Side>,
+    /// What is known of the connection whatever it says.
+    scene: Scene,
     target: Target,
     /// How far the answer in progress has begun.
     begun: Begun,
@@ -79,13 +83,20 @@ struct Connection {
 }
 
 impl Connection {
-    fn new(stream: TcpStream, netns: Arc<Netns>, parts: Arc<Parts>, conn: Arc<Conn>) -> Connection {
+    fn new(
+        stream: TcpStream,
+        netns: Arc<Netns>,
+        parts: Arc<Parts>,
+        conn: Arc<Conn>,
+        scene: Scene,
+    ) -> Connection {
         Connection {
             parts,
             conn,
             netns,
             agent: Side::new(stream),
             server: None,
+            scene,
             target: Target::default(),
             begun: Begun::Nothing,
             batch: false,
@@ -118,9 +129,11 @@ impl Connection {
         result.await.unwrap_or_else(|end| end)
     }
 
+    /// The stop in force for the connection, whatever it says.
     fn stop_in_force(&self) -> Option<Refusal> {
         let rules = self.parts.gate.rules();
-        rules.stop_for(&self.conn.identity.agent.name).map(|stop| Refusal::Stop(Arc::clone(stop)))
+        let facts = self.scene.facts(&self.conn.identity.agent.name);
+        rules.stop_for(&facts).map(|stop| Refusal::Stop(Arc::clone(stop)))
     }
 
     async fn dial(&mut self) -> Result<(), End> {

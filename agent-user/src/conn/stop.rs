@@ -21,17 +21,13 @@ use super::Connection;
 /// How long an agent that is stopped may take to accept the answer.
 const ANSWER_WITHIN: Duration = Duration::from_millis(100);
 
-/// Waits for a stop that ends what this connection is doing. Between messages a `refuse` stop ends nothing: the
-/// next message runs into it. An answer that was decided before the stop may arrive.
+/// Waits for a stop that ends what this connection is doing.
 pub(super) async fn stopped(parts: &Parts, conn: &Conn) -> (Arc<Stop>, u64) {
     loop {
         conn.wake.notified().await;
         let rules = parts.gate.rules();
-        let concerned = rules.stop_for(&conn.identity.agent.name).filter(|stop| {
-            stop.level > Level::Refuse || !matches!(conn.phase(), Phase::Idle | Phase::Answering)
-        });
-        if let Some(stop) = concerned {
-            return (Arc::clone(stop), rules.generation);
+        if let Some(stop) = conn.met_by(&rules) {
+            return (stop, rules.generation);
         }
         parts.ledger.acted(conn, rules.generation);
     }

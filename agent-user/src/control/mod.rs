@@ -29,10 +29,10 @@ use tokio::net::unix::UCred;
 use tracing::warn;
 
 use crate::accept::Listeners;
-use crate::decide::stop::{Level, Operator, Selector};
+use crate::decide::stop::{Level, Operator, Selector, Terms};
 use crate::kernel::cgroup;
 use crate::kernel::netns::Netns;
-use crate::orders::Orders;
+use crate::orders::{Order, Orders};
 use crate::parts::Parts;
 use crate::record::entry::{Entry, Intrusion};
 use crate::reload::Reloader;
@@ -57,8 +57,19 @@ pub struct Control {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StopOrder {
-    /// Glob over agent names.
-    pub agent: String,
+    pub scope: Terms,
+    pub level: Level,
+    pub reason: String,
+    pub wait: SignedDuration,
+    /// Only say what it would cut.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// An order to make a stop go further.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EscalateOrder {
     pub level: Level,
     pub reason: String,
     pub wait: SignedDuration,
@@ -124,6 +135,8 @@ pub async fn serve(
         .route("/v1/status", get(status))
         .route("/v1/agents", get(agents))
         .route("/v1/stops", get(stops).post(stop))
+        .route("/v1/stops/{id}", get(receipt))
+        .route("/v1/stops/{id}/escalate", post(escalate))
         .route("/v1/stops/{id}/release", post(release))
         .route("/v1/exec", post(exec))
         .layer(middleware::from_fn_with_state(Arc::clone(&control), admit))
@@ -170,7 +183,7 @@ fn identify(credentials: &UCred) -> Result<(Operator, String)> {
     let uid = credentials.uid();
     let user = nix::unistd::User::from_uid(uid.into()).ok().flatten();
     let user = user.map_or_else(|| uid.to_string(), |user| user.name);
-    Ok((Operator { uid, pid, user }, cgroup))
+    Ok((Operator { uid: Some(uid), pid: Some(pid), user, login: None }, cgroup))
 }
 
 fn problem(status: StatusCode, error: String) -> Response {
@@ -182,19 +195,54 @@ async fn stop(
     Extension(by): Extension<Operator>,
     Json(order): Json<StopOrder>,
 ) -> Response {
-    let selector = match Selector::agent(&order.agent) {
+    let selector = match Selector::compile(order.scope).and_then(|selector| {
+        selector.permits(order.level)?;
+        Ok(selector)
+    }) {
         Ok(selector) => selector,
         Err(error) => return problem(StatusCode::BAD_REQUEST, error),
     };
+    if order.dry_run {
+        let drill = control.orders.drill(selector, order.level);
+        return respond(drill.map_err(anyhow::Error::msg), StatusCode::BAD_REQUEST);
+    }
     if order.reason.trim().is_empty() {
         return problem(StatusCode::BAD_REQUEST, "give a reason; whoever is stopped will be shown it".into());
     }
     let wait = Duration::try_from(order.wait).unwrap_or_default();
-    // A task of its own: an operator who hangs up must not leave a stop half carried out.
-    let orders = Arc::clone(&control.orders);
-    let answer =
-        tokio::spawn(async move { orders.stop(selector, order.level, &order.reason, by, wait).await }).await;
-    respond(answer.map_err(anyhow::Error::from).flatten(), StatusCode::INTERNAL_SERVER_ERROR)
+    let order = Order { selector, level: order.level, reason: order.reason, by };
+    carry_out(async move { control.orders.stop(order, wait).await }, StatusCode::INTERNAL_SERVER_ERROR).await
+}
+
+async fn escalate(
+    Shared(control): Shared<App>,
+    Extension(by): Extension<Operator>,
+    UrlPath(id): UrlPath<String>,
+    Json(order): Json<EscalateOrder>,
+) -> Response {
+    let wait = Duration::try_from(order.wait).unwrap_or_default();
+    let escalated = async move { control.orders.escalate(&id, order.level, &order.reason, by, wait).await };
+    carry_out(escalated, StatusCode::CONFLICT).await
+}
+
+/// Carries an order out in a task of its own: an operator who hangs up must not leave it half done.
+async fn carry_out<T: Serialize + Send + 'static>(
+    order: impl Future<Output = Result<T>> + Send + 'static,
+    status: StatusCode,
+) -> Response {
+    let answer = tokio::spawn(order).await;
+    respond(answer.map_err(anyhow::Error::from).flatten(), status)
+}
+
+/// All that is known of one stop.
+async fn receipt(Shared(control): Shared<App>, UrlPath(id): UrlPath<String>) -> Response {
+    let receipt = control.orders.receipt(&id);
+    respond(
+        receipt.with_context(|| {
+            format!("no stop {id:?} is known here; `interlock stops` lists those in force, `interlock log` tells of older ones")
+        }),
+        StatusCode::NOT_FOUND,
+    )
 }
 
 async fn release(
@@ -203,9 +251,7 @@ async fn release(
     UrlPath(id): UrlPath<String>,
     Json(order): Json<ReleaseOrder>,
 ) -> Response {
-    let orders = Arc::clone(&control.orders);
-    let released = tokio::spawn(async move { orders.release(&id, &order.reason, by).await }).await;
-    respond(released.map_err(anyhow::Error::from).flatten(), StatusCode::NOT_FOUND)
+    carry_out(async move { control.orders.release(&id, &order.reason, by).await }, StatusCode::CONFLICT).await
 }
 
 async fn exec(
@@ -219,7 +265,8 @@ async fn exec(
 
 /// The command will run in the caller's network namespace: it must be listened to before the command can connect.
 fn prepare_exec(control: &Control, agent: &str, by: &Operator) -> Result<PathBuf> {
-    let netns = Netns::of_pid(u32::try_from(by.pid)?).context("open the caller's network namespace")?;
+    let pid = by.pid.context("only a local process can start an agent")?;
+    let netns = Netns::of_pid(u32::try_from(pid)?).context("open the caller's network namespace")?;
     control.listeners.ensure(netns)?;
     control.parts.agents.make_cgroup(agent)
 }
@@ -243,7 +290,7 @@ async fn agents(Shared(control): Shared<App>) -> Json<Value> {
         let processes = cgroup::procs(&dir).map_or(0, |procs| procs.len());
         let conns = parts.ledger.open_conns(|conn| conn.identity.agent.number == held.agent.number);
         let inspected = conns.iter().filter(|conn| conn.is_mcp()).count();
-        let stop = parts.gate.rules().stop_for(&held.agent.name).map(|stop| stop.id.to_string());
+        let stop = parts.gate.rules().stop_of_agent(&held.agent.name).map(|stop| stop.id.to_string());
         let agent = agents.entry(held.agent.name.to_string()).or_insert_with(|| {
             json!({
                 "agent": &*held.agent.name,

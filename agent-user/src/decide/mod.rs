@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use policy::Policy;
 use scope::Scope;
-use stop::Stop;
+use stop::{Facts, Level, Stop};
 
 /// Everything a verdict depends on, published as one value. A message is judged by exactly one snapshot.
 #[derive(Debug)]
@@ -23,12 +23,49 @@ pub struct Rules {
     pub stops: Vec<Arc<Stop>>,
 }
 
+/// What of a snapshot can concern one agent talking to one server: the part of matching that does not change from call
+/// to call.
+#[derive(Clone, Debug, Default)]
+pub struct Reach {
+    scope: Scope,
+    stops: Vec<Arc<Stop>>,
+}
+
 impl Rules {
-    /// The stop in force for this agent: the one that goes furthest, and of these the oldest.
-    pub fn stop_for(&self, agent: &str) -> Option<&Arc<Stop>> {
-        let concerned = self.stops.iter().filter(|stop| stop.selector.matches(agent));
-        concerned.reduce(|first, stop| if stop.level > first.level { stop } else { first })
+    /// What can concern this agent at a server of these names.
+    pub fn reach(&self, agent: &str, servers: &[String]) -> Reach {
+        let concerned = self.stops.iter().filter(|stop| stop.selector.matches_server(agent, servers));
+        Reach { scope: self.policy.scope(agent, servers), stops: concerned.cloned().collect() }
     }
+
+    /// The stop in force for this: the one that goes furthest, and of these the oldest.
+    pub fn stop_for(&self, facts: &Facts<'_>) -> Option<&Arc<Stop>> {
+        furthest(self.stops.iter().filter(|stop| stop.selector.matches(facts)))
+    }
+
+    /// The stop in force for everything this agent does.
+    pub fn stop_of_agent(&self, agent: &str) -> Option<&Arc<Stop>> {
+        let whole = |stop: &&Arc<Stop>| stop.selector.is_whole_agents() && stop.selector.matches_agent(agent);
+        furthest(self.stops.iter().filter(whole))
+    }
+
+    /// How far the kernel holds an agent for the stops in force; a stop of a part of what it does counts as
+    /// [`Level::Refuse`], so that the daemon's death does not lift it.
+    pub fn hold_of_agent(&self, agent: &str) -> Option<Level> {
+        let concerned = self.stops.iter().filter(|stop| stop.selector.matches_agent(agent));
+        concerned.map(|stop| stop.level).max()
+    }
+
+    /// How far the kernel holds every agent, known or not.
+    pub fn hold_of_everybody(&self) -> Option<Level> {
+        let concerned = self.stops.iter().filter(|stop| stop.selector.is_any_agent());
+        concerned.map(|stop| stop.level).max()
+    }
+}
+
+/// Of several stops the one that goes furthest, and of these the first.
+pub fn furthest<'a>(stops: impl Iterator<Item = &'a Arc<Stop>>) -> Option<&'a Arc<Stop>> {
+    stops.reduce(|first, stop| if stop.level > first.level { stop } else { first })
 }
 
 /// What a rule looks at in a message. Texts are as decoded, never as escaped on the wire.
@@ -154,11 +191,12 @@ impl Guard {
     }
 }
 
-/// Judges one message of `agent` against one snapshot. `scope` is what the snapshot says about this agent and
-/// server, computed once per connection and generation.
-pub fn decide(rules: &Rules, agent: &str, scope: &Scope, subject: &Subject<'_>) -> Verdict {
-    let mut verdict = rules.policy.judge(scope, subject);
-    if let Some(stop) = rules.stop_for(agent) {
+/// Judges one message against one snapshot. `reach` is what the snapshot says about its agent and server, computed
+/// once per connection and generation; `facts` are those of the same agent and server.
+pub fn decide(rules: &Rules, reach: &Reach, facts: &Facts<'_>, subject: &Subject<'_>) -> Verdict {
+    let mut verdict = rules.policy.judge(&reach.scope, subject);
+    let stops = reach.stops.iter().filter(|stop| stop.selector.matches(facts));
+    if let Some(stop) = furthest(stops) {
         verdict.refusal = Some(Refusal::Stop(Arc::clone(stop)));
     }
     verdict

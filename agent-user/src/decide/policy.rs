@@ -239,7 +239,7 @@ impl Policy {
     }
 
     /// The rules that can fire for this agent and any of these names of the server.
-    pub fn scope(&self, agent: &str, server_names: &[&str]) -> Scope {
+    pub fn scope(&self, agent: &str, server_names: &[String]) -> Scope {
         let mut scope = Scope::with_rules(self.rules.len());
         for (index, rule) in self.rules.iter().enumerate() {
             let agent_matches = rule.agent.as_ref().is_none_or(|globs| globs.is_match(agent));
@@ -358,7 +358,7 @@ mod tests {
     #[track_caller]
     fn check(rules: &str, agent: &str, method: &str, name: Option<&str>, expect: &[&str]) {
         let policy = policy(rules);
-        let scope = policy.scope(agent, &["bank.internal", "10.0.0.7:443"]);
+        let scope = policy.scope(agent, &["bank.internal", "10.0.0.7:443"].map(str::to_owned));
         let verdict = policy.judge(&scope, &Subject { method: Some(method), name });
         let fired: Vec<&str> = verdict.fired.iter().map(|id| &**id).collect();
         assert_eq!(fired, expect);

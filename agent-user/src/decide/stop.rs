@@ -1,12 +1,15 @@
-//! An operator's stop: whom it is for and how far it goes. Carrying it out is [`crate::orders`]' job.
+//! Stops: whom they are for, how far they go, who ordered them. Carrying them out is [`crate::orders`]' job.
 
-use std::fmt;
+mod selector;
+
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
-use globset::{Glob, GlobMatcher};
 use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+pub use selector::{Facts, Selector, Terms};
 
 /// How far a stop goes; each level includes the one before.
 #[derive(
@@ -30,57 +33,40 @@ pub enum Level {
     Refuse,
     /// The agent's whole network is cut in the kernel.
     Isolate,
+    /// The agent's cgroups are frozen: its processes run no more, and lose nothing.
+    Freeze,
+    /// Every process in the agent's cgroups is killed, and every one that comes later.
+    Kill,
 }
 
 impl Level {
     /// All levels, as metric label values.
-    pub const ALL: [Level; 2] = [Level::Refuse, Level::Isolate];
+    pub const ALL: [Level; 4] = [Level::Refuse, Level::Isolate, Level::Freeze, Level::Kill];
 
     pub fn label(self) -> &'static str {
         match self {
             Level::Refuse => "refuse",
             Level::Isolate => "isolate",
+            Level::Freeze => "freeze",
+            Level::Kill => "kill",
         }
     }
 }
 
-/// Whom a stop is for.
-#[derive(Clone, Debug)]
-pub struct Selector {
-    pattern: String,
-    matcher: GlobMatcher,
-}
-
-impl Selector {
-    /// Agents whose name matches a glob. Errors name the glob.
-    pub fn agent(pattern: &str) -> Result<Selector, String> {
-        let glob = Glob::new(pattern).map_err(|error| format!("agent={pattern}: {}", error.kind()))?;
-        Ok(Selector { pattern: pattern.to_owned(), matcher: glob.compile_matcher() })
-    }
-
-    pub fn matches(&self, agent: &str) -> bool {
-        self.matcher.is_match(agent)
-    }
-
-    /// The glob as the operator wrote it.
-    pub fn pattern(&self) -> &str {
-        &self.pattern
-    }
-}
-
-impl fmt::Display for Selector {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "agent={}", self.pattern)
-    }
-}
-
-/// Who gave an order, as the kernel says: peer credentials of the control socket, never a claim.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Who gave an order, as the kernel or a client certificate says, never a claim.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Operator {
-    pub uid: u32,
-    pub pid: i32,
-    /// Login name of `uid` on this host; the number where it has none.
+    /// Peer credentials of the control socket; `None` for whoever is not a local process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<i32>,
+    /// Login name of `uid` on this host (the number where it has none), the subject of a client certificate, or
+    /// `rule:ID` for a stop that a rule has made.
     pub user: String,
+    /// Who logged in before any `sudo` (`/proc/PID/loginuid`), where the host keeps it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub login: Option<String>,
 }
 
 /// A stop in force.
@@ -94,22 +80,43 @@ pub struct Stop {
     pub by: Operator,
     /// When the order reached the daemon.
     pub issued_at: Timestamp,
+    /// What was ordered since, oldest first.
+    pub escalations: Vec<Escalation>,
+    /// What has run into it since this daemon began, or since the stop did.
+    pub refused: Arc<Refused>,
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn selector_globs_match_whole_names() {
-        let selector = Selector::agent("payments/*").unwrap();
-        assert!(selector.matches("payments/bot-1"));
-        assert!(!selector.matches("payments"));
-        assert!(!selector.matches("x-payments/bot-1"));
+impl Stop {
+    /// A stop that is not in force, to see what one like it would meet.
+    pub fn drill(selector: Selector, level: Level) -> Stop {
+        Stop {
+            id: "drill".into(),
+            selector,
+            level,
+            reason: "".into(),
+            by: Operator::default(),
+            issued_at: Timestamp::UNIX_EPOCH,
+            escalations: Vec::new(),
+            refused: Arc::default(),
+        }
     }
+}
 
-    #[test]
-    fn bad_glob_is_named() {
-        assert!(Selector::agent("a[").unwrap_err().contains("agent=a["));
-    }
+/// How much has run into a stop.
+#[derive(Debug, Default)]
+pub struct Refused {
+    /// Messages and connections, by the daemon.
+    pub proxy: AtomicU64,
+    /// Connects and datagrams, by the kernel.
+    pub kernel: AtomicU64,
+}
+
+/// A stop made to go further, in place.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Escalation {
+    pub from: Level,
+    pub to: Level,
+    pub reason: String,
+    pub by: Operator,
+    pub at: Timestamp,
 }

@@ -163,6 +163,8 @@ mod tests {
             tool: (method == "tools/call").then(|| "wire_transfer".into()),
             rpc_id: rpc_id.map(Into::into),
             server: "bank".into(),
+            session: None,
+            workflow: None,
             revision: None,
             decision: "d-1".into(),
             since: Timestamp::UNIX_EPOCH,

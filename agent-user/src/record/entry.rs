@@ -6,10 +6,12 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::decide::stop::{Level, Operator};
+use crate::decide::stop::Operator;
 use crate::fate::Fate;
 use crate::identity::Identity;
 use crate::ledger::Call;
+use crate::orders::receipt::{Report, StopView};
+use crate::session::Session;
 
 /// Version of the schema.
 pub const SCHEMA: u32 = 1;
@@ -108,6 +110,11 @@ pub struct Decision<'a> {
     pub who: Who<'a>,
     pub server: &'a str,
     pub destination: SocketAddr,
+    /// Digest of the session, or of process and server where there is none (see [`crate::session`]).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session: Option<Session>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workflow: Option<&'a str>,
     pub protocol: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub revision: Option<&'static str>,
@@ -155,13 +162,10 @@ pub struct CallResult<'a> {
 #[derive(Debug, Serialize)]
 pub struct StopEntry<'a> {
     pub stop: &'a str,
-    pub scope: String,
-    pub level: Level,
-    pub reason: &'a str,
-    pub by: &'a Operator,
-    pub issued_at: Timestamp,
-    pub in_force_at: Timestamp,
-    pub agents: &'a [String],
+    #[serde(flatten)]
+    pub view: &'a StopView,
+    #[serde(flatten)]
+    pub report: &'a Report,
 }
 
 #[derive(Debug, Serialize)]
@@ -188,6 +192,11 @@ pub struct Release<'a> {
     pub scope: String,
     pub reason: &'a str,
     pub by: &'a Operator,
+    /// Who asked for it first, where the configuration asks for two.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub asked_by: Option<&'a Operator>,
+    /// False: a second person must order it too; the stop holds.
+    pub released: bool,
 }
 
 #[derive(Debug, Serialize)]

@@ -1,0 +1,114 @@
+//! Where a request of a connection goes, what it is part of, and which rules and stops can concern it. Computed again
+//! only when the rules, the server's name or the session change.
+
+use std::sync::Arc;
+
+use crate::decide::{Guard, Reach, Rules};
+use crate::decode::RequestHead;
+use crate::ledger::{Conn, Scene};
+use crate::session::Session;
+
+/// The server as the agent names it, and what can concern a message to it.
+#[derive(Debug, Default)]
+pub struct Target {
+    generation: u64,
+    host: Vec<u8>,
+    pub server: Arc<str>,
+    servers: Arc<[String]>,
+    pub(super) reach: Reach,
+    /// The session id that was seen last, and its digest.
+    session: Option<(Vec<u8>, Session)>,
+    /// Stands for the session of messages that name none.
+    process: Option<Session>,
+}
+
+/// Longest name of a server that is kept.
+const MAX_SERVER: usize = 256;
+
+impl Target {
+    pub(super) fn update(&mut self, rules: &Rules, conn: &Conn, host: &[u8]) {
+        if self.generation == rules.generation && self.host == host {
+            return;
+        }
+        if self.generation == 0 || self.host != host {
+            self.name(conn, host);
+        }
+        self.reach = rules.reach(&conn.identity.agent.name, &self.servers);
+        self.generation = rules.generation;
+    }
+
+    fn name(&mut self, conn: &Conn, host: &[u8]) {
+        let [destination, address] = conn.addresses();
+        // Names are compared as servers compare them: without case and without the dot of the DNS root.
+        let named = String::from_utf8_lossy(host).to_ascii_lowercase();
+        let port = named.rsplit_once(':').filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()));
+        let (name, port) = port.map_or((&*named, None), |(name, port)| (name, Some(port)));
+        let name = name.strip_suffix('.').unwrap_or(name);
+        let server = match port {
+            _ if name.is_empty() => destination.clone(),
+            Some(port) => format!("{name}:{port}"),
+            None => name.to_owned(),
+        };
+        self.server = server.as_str().into();
+        self.servers = if name.is_empty() {
+            [destination, address].into()
+        } else {
+            [server, name.to_owned(), destination, address].into()
+        };
+        host.clone_into(&mut self.host);
+        self.process = None;
+    }
+
+    /// What a message with this head is part of. `is_mcp`: a message without a session id belongs to the session of its
+    /// process with this server.
+    pub(super) fn scene(
+        &mut self,
+        conn: &Conn,
+        head: &RequestHead,
+        bytes: &[u8],
+        is_mcp: bool,
+        workflow: Option<Arc<str>>,
+    ) -> Scene {
+        let session = match head.mcp.session_id.map(|id| id.of(bytes)) {
+            Some(id) if !id.is_empty() => self.digest(id),
+            _ if is_mcp => {
+                let of_process = |process| Session::of_process(process, &self.server);
+                self.process = self.process.or_else(|| conn.identity.process.as_ref().map(of_process));
+                self.process
+            }
+            _ => None,
+        };
+        Scene { servers: Arc::clone(&self.servers), session, workflow }
+    }
+
+    fn digest(&mut self, id: &[u8]) -> Option<Session> {
+        if self.session.as_ref().is_none_or(|(known, _)| known != id) {
+            self.session = Session::of_id(id).map(|digest| (id.to_owned(), digest));
+        }
+        self.session.as_ref().map(|(_, digest)| *digest)
+    }
+}
+
+/// The server that a request names. Where the target carries an authority servers go by that and not by `Host`
+/// (RFC 9112 section 3.2.2), so the two must agree.
+pub(super) fn authority<'a>(head: &RequestHead, bytes: &'a [u8]) -> Result<&'a [u8], Guard> {
+    let host = head.host.map(|host| host.of(bytes));
+    if host.is_some_and(|host| host.len() > MAX_SERVER || !host.iter().all(u8::is_ascii_graphic)) {
+        return Err(Guard::Undecodable("host"));
+    }
+    let target = head.target.of(bytes);
+    let Some(start) = memchr::memmem::find(target, b"://").filter(|_| !target.starts_with(b"/")) else {
+        return Ok(host.unwrap_or_default());
+    };
+    let named =
+        target[start + 3..].split(|byte| matches!(byte, b'/' | b'?' | b'#')).next().unwrap_or_default();
+    if host.is_some_and(|host| host.eq_ignore_ascii_case(named)) {
+        return Ok(named);
+    }
+    let text = |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_SERVER)]).into_owned();
+    Err(Guard::HeaderMismatch {
+        header: "host",
+        header_value: text(host.unwrap_or_default()),
+        body_value: text(named),
+    })
+}

@@ -1,0 +1,255 @@
+//! Carrying out an operator's orders: stop, escalate and release, exactly and answered.
+//!
+//! A stop is in force once it is published to every connection, written to the kernel, and every connection it
+//! concerns has acted on it. From then on no new call in its scope reaches a server.
+
+mod drill;
+mod enforce;
+pub mod receipt;
+mod release;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use jiff::Timestamp;
+use serde::Serialize;
+use tokio::sync::Mutex;
+use tokio::time::timeout;
+use tracing::info;
+
+use crate::decide::stop::{Escalation, Level, Operator, Selector, Stop};
+use crate::ledger::Conn;
+use crate::parts::Parts;
+use crate::record::entry::{Entry, StopEntry};
+use crate::state::State;
+
+use self::receipt::{Effect, Receipt, Refusals, Report, StopView, open_fates};
+use self::release::Asked;
+
+/// Longest time a connection may take to act on a stop before the answer says that it has not.
+const SETTLE_WITHIN: Duration = Duration::from_secs(2);
+
+/// Takes orders one at a time.
+#[derive(Debug)]
+pub struct Orders {
+    parts: Arc<Parts>,
+    state: Arc<State>,
+    /// A release needs a second person.
+    require_two: bool,
+    turn: Mutex<HashMap<Arc<str>, Asked>>,
+}
+
+/// An order to stop.
+#[derive(Debug)]
+pub struct Order {
+    pub selector: Selector,
+    pub level: Level,
+    pub reason: String,
+    pub by: Operator,
+}
+
+/// A stop in force, with what it has caught.
+#[derive(Clone, Debug, Serialize)]
+pub struct InForce {
+    pub stop: StopView,
+    /// Agents known now that it is for.
+    pub agents: Vec<Arc<str>>,
+    /// Calls it caught; `None` for a stop that is older than this daemon, whose calls are in the records.
+    pub calls: Option<usize>,
+    /// Of these, how many have a fate that is not known.
+    pub open: usize,
+    pub refused: Refusals,
+}
+
+impl Orders {
+    pub fn new(parts: Arc<Parts>, state: Arc<State>, require_two: bool) -> Orders {
+        Orders { parts, state, require_two, turn: Mutex::default() }
+    }
+
+    /// Stops what an order selects. `wait` bounds how long fates that are not known yet are waited for.
+    pub async fn stop(&self, order: Order, wait: Duration) -> Result<Receipt> {
+        let (issued, issued_at) = (Instant::now(), Timestamp::now());
+        order.selector.permits(order.level).map_err(anyhow::Error::msg)?;
+        let turn = self.turn.lock().await;
+        let stop = Arc::new(Stop {
+            id: self.state.next_stop_id().into(),
+            selector: order.selector,
+            level: order.level,
+            reason: order.reason.into(),
+            by: order.by,
+            issued_at,
+            escalations: Vec::new(),
+            refused: Arc::default(),
+        });
+        let mut stops = self.parts.gate.rules().stops.clone();
+        stops.push(Arc::clone(&stop));
+        self.carry_out(&stop, stops, issued).await;
+        drop(turn);
+        self.parts.metrics.stops.with_label_values(&[stop.level.label()]).inc();
+        self.answer(&stop, wait).await
+    }
+
+    /// Makes a stop in force go further, in place.
+    pub async fn escalate(
+        &self,
+        id: &str,
+        level: Level,
+        reason: &str,
+        by: Operator,
+        wait: Duration,
+    ) -> Result<Receipt> {
+        let (issued, at) = (Instant::now(), Timestamp::now());
+        let turn = self.turn.lock().await;
+        let mut stops = self.parts.gate.rules().stops.clone();
+        let stop = find(&mut stops, id)?;
+        anyhow::ensure!(
+            level > stop.level,
+            "stop {id} is at level {} already; release it to go back",
+            stop.level.label()
+        );
+        stop.selector.permits(level).map_err(anyhow::Error::msg)?;
+        let mut further = Stop::clone(stop);
+        let escalation = Escalation { from: stop.level, to: level, reason: reason.to_owned(), by, at };
+        further.level = level;
+        further.escalations.push(escalation);
+        *stop = Arc::new(further);
+        let stop = Arc::clone(stop);
+        self.carry_out(&stop, stops, issued).await;
+        drop(turn);
+        self.answer(&stop, wait).await
+    }
+
+    /// Puts a set of stops in force and sees to it that `stop`, which is new in it, is carried out.
+    async fn carry_out(&self, stop: &Arc<Stop>, stops: Vec<Arc<Stop>>, issued: Instant) {
+        let generation = self.publish(stops.clone());
+        let mut problems = Vec::new();
+        let agents = self.parts.agents.matching(&stop.selector);
+        let mut effects: Vec<Effect> =
+            agents.iter().map(|agent| enforce::begin(&self.parts.agents, agent, stop)).collect();
+        let conns = self.wake(stop, &mut effects);
+        let settled = timeout(SETTLE_WITHIN, self.parts.ledger.settled(&conns, generation)).await;
+        if settled.is_err() {
+            let left = self.parts.ledger.unsettled(&conns, generation);
+            problems.push(format!(
+                "{left} connections have not acted on the stop within {} s",
+                SETTLE_WITHIN.as_secs()
+            ));
+        }
+        if stop.level >= Level::Isolate {
+            enforce::destroy_sockets(&self.parts.agents, &agents, &mut effects).await;
+        }
+        problems.extend(
+            effects
+                .iter()
+                .filter_map(|effect| effect.error.as_ref().map(|error| format!("{}: {error}", effect.agent))),
+        );
+        let in_force = problems.is_empty();
+        let in_force_at = Timestamp::now();
+        self.parts.metrics.stop_in_force.observe(issued.elapsed().as_secs_f64());
+        self.count_active();
+
+        let saved = self.state.save_stops(&stops);
+        if let Err(error) = &saved {
+            problems.push(format!("the stop holds but will not survive a restart: {error:#}"));
+        }
+        let report = Report {
+            in_force,
+            in_force_at: in_force.then_some(in_force_at),
+            durable: saved.is_ok(),
+            problems,
+            agents: effects,
+        };
+        let view = StopView::from(&**stop);
+        let entry = Entry::Stop(StopEntry { stop: &stop.id, view: &view, report: &report });
+        self.parts.log.record_durably(&entry).await;
+        info!(stop = &*stop.id, scope = %stop.selector, level = stop.level.label(), in_force, "stopped");
+        self.parts.book.report(stop, report);
+    }
+
+    /// What an operator is told of an order just carried out. Fates that are not known by then are open.
+    async fn answer(&self, stop: &Stop, wait: Duration) -> Result<Receipt> {
+        // Elapsing is an answer too.
+        let _ = timeout(wait, self.parts.book.settled(&stop.id)).await;
+        self.receipt(&stop.id).context("the stop was released meanwhile, and forgotten")
+    }
+
+    /// All that is known of a stop, in force or released not long ago.
+    pub fn receipt(&self, id: &str) -> Option<Receipt> {
+        let page = self.parts.book.page(id);
+        let rules = self.parts.gate.rules();
+        let stop = rules.stops.iter().find(|stop| &*stop.id == id).cloned();
+        let stop = stop.or_else(|| page.as_ref().and_then(|page| page.stop.clone()))?;
+        let page = page.unwrap_or_default();
+        Some(Receipt {
+            stop: StopView::from(&*stop),
+            report: page.report,
+            open: open_fates(&page.calls),
+            calls: page.calls,
+            refused: Refusals::from(&*stop),
+            released: page.released,
+        })
+    }
+
+    /// Puts a set of stops in force and returns its generation.
+    fn publish(&self, stops: Vec<Arc<Stop>>) -> u64 {
+        let generation = self.parts.gate.set_stops(stops);
+        self.parts.metrics.policy_generation.set(i64::try_from(generation).unwrap_or(i64::MAX));
+        generation
+    }
+
+    /// Every stop in force.
+    pub fn in_force(&self) -> Vec<InForce> {
+        let rules = self.parts.gate.rules();
+        let view = |stop: &Arc<Stop>| {
+            let page = self.parts.book.page(&stop.id);
+            let agents = self.parts.agents.matching(&stop.selector);
+            InForce {
+                stop: StopView::from(&**stop),
+                agents: agents.iter().map(|agent| Arc::clone(&agent.name)).collect(),
+                calls: page.as_ref().map(|page| page.calls.len()),
+                open: page.as_ref().map_or(0, |page| open_fates(&page.calls)),
+                refused: Refusals::from(&**stop),
+            }
+        };
+        rules.stops.iter().map(view).collect()
+    }
+
+    /// Sets the gauge of active stops from the stops in force.
+    pub fn count_active(&self) {
+        let rules = self.parts.gate.rules();
+        for level in Level::ALL {
+            let count = rules.stops.iter().filter(|stop| stop.level == level).count();
+            self.parts
+                .metrics
+                .stops_active
+                .with_label_values(&[level.label()])
+                .set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
+    }
+
+    /// The connections' part: each that may be concerned is woken, and looks for itself.
+    fn wake(&self, stop: &Stop, effects: &mut [Effect]) -> Vec<Arc<Conn>> {
+        let conns =
+            self.parts.ledger.open_conns(|conn| stop.selector.matches_agent(&conn.identity.agent.name));
+        for effect in effects {
+            let concerned = conns
+                .iter()
+                .filter(|conn| conn.identity.agent.name == effect.agent && conn.is_concerned_by(stop));
+            effect.connections = concerned.count();
+        }
+        for conn in &conns {
+            conn.wake.notify_one();
+        }
+        conns
+    }
+}
+
+/// The stop of this id among those in force.
+fn find<'a>(stops: &'a mut [Arc<Stop>], id: &str) -> Result<&'a mut Arc<Stop>> {
+    stops
+        .iter_mut()
+        .find(|stop| &*stop.id == id)
+        .with_context(|| format!("no stop {id:?} is in force; `interlock stops` lists those that are"))
+}

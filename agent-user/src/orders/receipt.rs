@@ -1,0 +1,120 @@
+//! What an operator is told of a stop: from a receipt a third person can tell exactly what happened.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::book::Caught;
+use crate::decide::stop::{Escalation, Level, Operator, Stop, Terms};
+use crate::fate::Fate;
+
+/// A stop as the operator sees it.
+#[derive(Clone, Debug, Serialize)]
+pub struct StopView {
+    pub id: Arc<str>,
+    /// Whom it is for, as the operator wrote it.
+    pub scope: Terms,
+    pub level: Level,
+    pub reason: Arc<str>,
+    pub by: Operator,
+    pub issued_at: Timestamp,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub escalations: Vec<Escalation>,
+}
+
+impl From<&Stop> for StopView {
+    fn from(stop: &Stop) -> StopView {
+        StopView {
+            id: Arc::clone(&stop.id),
+            scope: stop.selector.terms().clone(),
+            level: stop.level,
+            reason: Arc::clone(&stop.reason),
+            by: stop.by.clone(),
+            issued_at: stop.issued_at,
+            escalations: stop.escalations.clone(),
+        }
+    }
+}
+
+/// What carrying out an order came to.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// No new call in scope can reach a server.
+    pub in_force: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub in_force_at: Option<Timestamp>,
+    /// The stop will survive a restart of the daemon.
+    pub durable: bool,
+    /// What fell short, in words.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub problems: Vec<String>,
+    pub agents: Vec<Effect>,
+}
+
+/// What a stop did to one agent.
+#[derive(Clone, Debug, Serialize)]
+pub struct Effect {
+    pub agent: Arc<str>,
+    /// Open connections in scope, idle ones included.
+    pub connections: usize,
+    /// Processes in the agent's cgroups.
+    pub processes: usize,
+    /// Its network is cut in the kernel.
+    pub isolated: bool,
+    /// Sockets the kernel destroyed, beyond the connections above.
+    pub sockets_destroyed: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// What has run into a stop since it is in force, or since the daemon began.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Refusals {
+    /// Messages and connections that the daemon refused.
+    pub proxy: u64,
+    /// Connects and datagrams that the kernel refused.
+    pub kernel: u64,
+}
+
+impl From<&Stop> for Refusals {
+    fn from(stop: &Stop) -> Refusals {
+        Refusals {
+            proxy: stop.refused.proxy.load(Ordering::Relaxed),
+            kernel: stop.refused.kernel.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// How a stop ended.
+#[derive(Clone, Debug, Serialize)]
+pub struct ReleaseView {
+    pub by: Operator,
+    pub reason: String,
+    pub at: Timestamp,
+    /// Who asked for it first, where the configuration asks for two.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub asked_by: Option<Operator>,
+}
+
+/// All that is known of a stop.
+#[derive(Clone, Debug, Serialize)]
+pub struct Receipt {
+    pub stop: StopView,
+    /// Of the last order; `None` for a stop that is older than this daemon, whose records tell.
+    #[serde(flatten)]
+    pub report: Option<Report>,
+    /// Every call that was in flight, with its fate.
+    pub calls: Vec<Caught>,
+    /// Fates that are not known.
+    pub open: usize,
+    pub refused: Refusals,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub released: Option<ReleaseView>,
+}
+
+/// How many fates are not known, and may become so or not.
+pub fn open_fates(calls: &[Caught]) -> usize {
+    calls.iter().filter(|caught| caught.open || caught.fate == Fate::Sent).count()
+}

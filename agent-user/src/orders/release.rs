@@ -1,0 +1,103 @@
+//! The end of a stop, by one person or, where the configuration asks for it, by two.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use jiff::Timestamp;
+use serde::Serialize;
+use tracing::{info, warn};
+
+use super::receipt::{ReleaseView, StopView};
+use super::{Orders, find};
+use crate::decide::stop::Operator;
+use crate::record::entry::{Entry, Release};
+
+/// The first of two persons has asked for a release.
+#[derive(Clone, Debug)]
+pub(super) struct Asked {
+    by: Operator,
+}
+
+/// What became of an order to release.
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "outcome", rename_all = "snake_case")]
+pub enum Outcome {
+    Released {
+        stop: StopView,
+        #[serde(flatten)]
+        release: ReleaseView,
+    },
+    /// The stop holds until a second person orders the same.
+    NeedsSecond { stop: StopView, asked_by: Operator },
+}
+
+impl Orders {
+    /// Ends a stop.
+    pub async fn release(&self, id: &str, reason: &str, by: Operator) -> Result<Outcome> {
+        let mut asked = self.turn.lock().await;
+        let mut stops = self.parts.gate.rules().stops.clone();
+        let stop = Arc::clone(find(&mut stops, id)?);
+        stops.retain(|other| other.id != stop.id);
+        let mut asked_by = None;
+        if self.require_two {
+            let person = person(&by)?;
+            match asked.get(&stop.id).cloned() {
+                Some(first) if self::person(&first.by)? != person => asked_by = Some(first.by),
+                Some(first) => bail!(
+                    "stop {id} holds: {} has asked for its release already, and a second person must do so too \
+                     (require_two)",
+                    first.by.user
+                ),
+                None => {
+                    asked.insert(Arc::clone(&stop.id), Asked { by: by.clone() });
+                    self.record(&stop.id, stop.selector.to_string(), reason, &by, None, false).await;
+                    warn!(stop = id, person, "release asked for; a second person must order it too");
+                    return Ok(Outcome::NeedsSecond { stop: StopView::from(&*stop), asked_by: by });
+                }
+            }
+        }
+        // Durable first: a release that a crash undoes is safer than a stop that it undoes.
+        self.state.save_stops(&stops).context("the stop still holds")?;
+        self.record(&stop.id, stop.selector.to_string(), reason, &by, asked_by.as_ref(), true).await;
+        self.publish(stops);
+        asked.remove(&stop.id);
+        let release = ReleaseView { by, reason: reason.to_owned(), at: Timestamp::now(), asked_by };
+        self.parts.book.release(&stop, release.clone());
+        self.count_active();
+        info!(stop = id, scope = %stop.selector, "released");
+        for agent in self.parts.agents.matching(&stop.selector) {
+            let applied = self.parts.agents.apply_stops(&agent);
+            applied.with_context(|| {
+                format!("stop {id} is released, but the kernel still holds agent {} as stopped", agent.name)
+            })?;
+        }
+        Ok(Outcome::Released { stop: StopView::from(&*stop), release })
+    }
+
+    async fn record(
+        &self,
+        stop: &str,
+        scope: String,
+        reason: &str,
+        by: &Operator,
+        asked_by: Option<&Operator>,
+        released: bool,
+    ) {
+        let release = Release { stop, scope, reason, by, asked_by, released };
+        self.parts.log.record_durably(&Entry::Release(release)).await;
+    }
+}
+
+/// What tells two persons apart: who logged in, or the subject of a client certificate. A uid does not, since everybody
+/// who may give orders here is root.
+fn person(operator: &Operator) -> Result<&str> {
+    match (&operator.login, operator.uid) {
+        (Some(login), _) => Ok(login),
+        (None, None) => Ok(&operator.user),
+        (None, Some(_)) => bail!(
+            "require_two: cannot tell which person asks, because process {} has no login uid \
+             (/proc/PID/loginuid; log in through PAM, or use the HTTPS endpoint with a client certificate)",
+            operator.pid.unwrap_or_default()
+        ),
+    }
+}
