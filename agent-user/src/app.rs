@@ -28,6 +28,7 @@ use crate::record::metrics::Metrics;
 use crate::reload::{self, Reloader};
 use crate::selectors::Selectors;
 use crate::state::State;
+use crate::workflow::Extractors;
 
 /// Cancels a stop sends to servers at a time: each needs a descriptor, and a stop may have caught thousands of calls.
 const CANCELS: usize = 64;
@@ -80,6 +81,7 @@ pub fn run(config: &Config) -> Result<()> {
         ledger: Arc::new(Ledger::default()),
         decisions: Ids::new(),
         limits: limits(config),
+        workflow: Extractors::compile(&config.workflow),
         cancels: Semaphore::new(CANCELS),
         arguments: config.records.arguments,
         evidence_window: Duration::try_from(config.evidence_window).unwrap_or_default(),

@@ -11,6 +11,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+use crate::workflow::Extractor;
+
 /// Where CLI commands look for the daemon unless told otherwise.
 pub const RUNTIME_DIR: &str = "/run/interlock";
 const STATE_DIR: &str = "/var/lib/interlock";
@@ -58,6 +60,13 @@ pub struct Config {
     /// A stop is released only when two different persons have ordered it.
     #[serde(default)]
     pub require_two: bool,
+    /// Where the workflow of a call is looked for. The first of these that yields one wins.
+    ///
+    /// Whatever the agent sends, or sets in its own environment, is its claim: it may leave it out. What two readers
+    /// could read differently (a header or key that is there twice, a malformed baggage) yields nothing, and so does
+    /// what is longer than 256 bytes or has other characters than letters, digits, spaces and ASCII's signs.
+    #[serde(default)]
+    pub workflow: Vec<Extractor>,
     /// Cgroup in which `interlock exec` makes one for each command, below the cgroup v2 root.
     #[serde(default = "default_exec_cgroup")]
     pub exec_cgroup: String,
@@ -255,11 +264,32 @@ mod tests {
     }
 
     #[test]
+    fn extractors_keep_their_order() {
+        let config = load(
+            "version: 1\nworkflow: [{header: X-Workflow-Id}, {meta: workflow}, {traceparent: true}, \
+             {baggage: workflow.id}, {context_id: true}, {env: WORKFLOW_ID}, {unit: true}]",
+        );
+        let expect = [
+            Extractor::Header("X-Workflow-Id".into()),
+            Extractor::Meta("workflow".into()),
+            Extractor::Traceparent,
+            Extractor::Baggage("workflow.id".into()),
+            Extractor::ContextId,
+            Extractor::Env("WORKFLOW_ID".into()),
+            Extractor::Unit,
+        ];
+        assert_eq!(config.unwrap().workflow, expect);
+        assert_eq!(load("version: 1").unwrap().workflow, []);
+    }
+
+    #[test]
     fn mistakes_are_named() {
         check_error("version: 1\nagent: []", "agent");
         check_error("version: 7", "version 7");
         check_error("version: 1\nattach: ['/']", "the root itself");
         check_error("version: 1\nagents: [{name: a}]", "exactly one of");
         check_error("version: 1\nfail: maybe", "maybe");
+        check_error("version: 1\nworkflow: [{label: app}]", "expected one of");
+        check_error("version: 1\nworkflow:\n  - {unit: true}\n  - {env: ''}", "line 4");
     }
 }

@@ -6,6 +6,7 @@ use agent_abi::Origin;
 
 use crate::record::metrics::AgentMetrics;
 use crate::session::Process;
+use crate::workflow::{Extractors, OfProcess};
 
 /// An agent known to this host. There is one value per name for the life of the daemon.
 #[derive(Debug)]
@@ -27,13 +28,22 @@ pub struct Identity {
     pub exe: Option<Arc<str>>,
     /// Tells it from a later process of the same number.
     pub process: Option<Process<'static>>,
+    /// What its process says of the workflow it is part of.
+    pub workflow: OfProcess,
 }
 
 impl Identity {
     /// Completes what the kernel knows with what `/proc` knows.
-    pub fn resolve(agent: Arc<Agent>, origin: &Origin) -> Identity {
+    pub fn resolve(agent: Arc<Agent>, origin: &Origin, workflow: &Extractors) -> Identity {
         let exe = std::fs::read_link(format!("/proc/{}/exe", origin.tgid)).ok();
         let exe = exe.map(|path| path.to_string_lossy().into());
-        Identity { agent, pid: origin.tgid, uid: origin.uid, exe, process: Process::read(origin.tgid) }
+        Identity {
+            agent,
+            pid: origin.tgid,
+            uid: origin.uid,
+            exe,
+            process: Process::read(origin.tgid),
+            workflow: workflow.of_process(origin.tgid),
+        }
     }
 }

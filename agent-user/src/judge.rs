@@ -16,7 +16,7 @@ use crate::config::Arguments;
 use crate::decide::policy::Bias;
 use crate::decide::stop::Facts;
 use crate::decide::{Guard, Reach, Refusal, Rules, Subject, Verdict, decide};
-use crate::decode::{Kind, Message, Payload, RequestHead, decode, mcp};
+use crate::decode::{Headers, Kind, Message, Payload, RequestHead, decode, mcp};
 use crate::forward::refuse::Refused;
 use crate::ledger::{Call, Conn, Scene};
 use crate::parts::{Parts, count_stop};
@@ -86,7 +86,7 @@ pub async fn judge(
         Err(guard) => return judge_unread(parts, conn, target, asking, Some(guard)),
     };
     let mut prepared: Vec<Prepared<'_>> =
-        messages.iter().map(|message| prepare(parts, asking, message, &claims)).collect();
+        messages.iter().map(|message| prepare(parts, conn, asking, message, &claims)).collect();
     let is_mcp = prepared.iter().any(|message| message.call.as_ref().is_none_or(|call| call.is_mcp));
     if is_mcp {
         conn.mark_mcp();
@@ -141,7 +141,8 @@ pub fn judge_unread(
     // Where the names of the server contradict each other the address remains.
     let host = authority(asking.head, asking.bytes).unwrap_or_default();
     target.update(&parts.gate.rules(), conn, host);
-    let workflow = None;
+    let headers = Headers::of(asking.head, asking.bytes);
+    let workflow = parts.workflow.of_message(headers, None, &conn.identity.workflow);
     let scene = target.scene(conn, asking.head, asking.bytes, conn.is_mcp(), workflow);
     conn.begin(scene.clone(), Vec::new());
     let rules = parts.gate.rules();
@@ -152,11 +153,13 @@ pub fn judge_unread(
 
 fn prepare<'a>(
     parts: &Parts,
+    conn: &Conn,
     asking: &Asking<'_>,
     message: &'a Message<'a>,
     claims: &mcp::Claims<'_>,
 ) -> Prepared<'a> {
     let call = mcp::call(message);
+    let headers = Headers::of(asking.head, asking.bytes);
     let rpc_id = match &message.kind {
         Kind::Request { id, .. } => Some(id.raw),
         _ => None,
@@ -166,7 +169,7 @@ fn prepare<'a>(
     Prepared {
         call,
         rpc_id,
-        workflow: None,
+        workflow: parts.workflow.of_message(headers, Some(message), &conn.identity.workflow),
         revision: revision.map(mcp::Revision::as_str),
         decision: parts.decisions.next(),
         verdict: Verdict::default(),

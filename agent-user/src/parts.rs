@@ -19,6 +19,7 @@ use crate::ledger::{Conn, Ledger};
 use crate::record::entry::{Decision, Entry};
 use crate::record::log::Log;
 use crate::record::metrics::Metrics;
+use crate::workflow::Extractors;
 
 /// The parts of the daemon that connections use.
 pub struct Parts {
@@ -31,6 +32,7 @@ pub struct Parts {
     pub metrics: Arc<Metrics>,
     pub decisions: Ids,
     pub limits: Limits,
+    pub workflow: Extractors,
     pub arguments: Arguments,
     pub evidence_window: Duration,
     /// Bounds how many cancels a stop sends at a time.

@@ -12,6 +12,7 @@ mod rules;
 mod stop;
 mod tunnels;
 mod wire;
+mod workflow;
 
 /// Refuses the one tool that moves money.
 const NO_TRANSFERS: &str = "

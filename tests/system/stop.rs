@@ -108,9 +108,7 @@ fn check_answer(answer: &Answer) {
         open |= fate == "sent";
     }
     assert_eq!(answer.code, if open { 3 } else { 0 }, "{answer:?}");
-    assert!(
-        answer.json["stop"]["issued_at"] != Value::Null && answer.json["in_force_at"] != Value::Null
-    );
+    assert!(answer.json["stop"]["issued_at"] != Value::Null && answer.json["in_force_at"] != Value::Null);
     assert_eq!(answer.json["stop"]["by"]["uid"], 0, "who: {answer:?}");
 }
 

@@ -36,9 +36,9 @@ pub async fn run(stream: TcpStream, origin: Origin, netns: Arc<Netns>, parts: Ar
         warn!(agent = origin.agent, pid = origin.tgid, "a connection of nobody we know was closed");
         return;
     };
-    let identity = Identity::resolve(agent, &origin);
+    let identity = Identity::resolve(agent, &origin, &parts.workflow);
     let destination = entry::address(origin.addr, origin.port);
-    let scene = Scene::of_connection(destination, None);
+    let scene = Scene::of_connection(destination, identity.workflow.value());
     let listed = parts.ledger.open(identity, destination, scene.clone());
     let conn = Arc::clone(listed.conn());
     let mut connection = Connection::new(stream, netns, Arc::clone(&parts), Arc::clone(&conn), scene);

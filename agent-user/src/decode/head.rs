@@ -212,7 +212,7 @@ fn malformed(error: httparse::Error) -> Malformed {
 }
 
 /// A byte of a token (RFC 9110, section 5.6.2).
-fn is_token(byte: u8) -> bool {
+pub fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 

@@ -311,6 +311,7 @@ mod tests {
         assert_eq!((params.name, params.arguments), (Some(r#""a\u0062""#), Some(r#"{"x": [1]}"#)));
         assert_eq!(params.meta.protocol_version, Some(r#""2026-07-28""#));
         assert_eq!(params.meta.progress_token, Some("7"));
+        assert!(params.meta.raw.starts_with("{\"io.") && params.meta.raw.ends_with(":7}"));
         let answer =
             single(r#"{"jsonrpc":"2.0","id":1,"result":{"isError":true,"content":[{"text":"\ud83d"}]}}"#);
         assert_eq!(answer.result.unwrap().is_error, Some("true"));

@@ -34,6 +34,8 @@ pub struct Params<'a> {
 /// `params._meta`
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Meta<'a> {
+    /// All of it; empty if there is none.
+    pub raw: &'a str,
     /// `io.modelcontextprotocol/protocolVersion`: the message is of MCP 2026-07-28 or later.
     pub protocol_version: Option<&'a str>,
     /// `io.modelcontextprotocol/clientInfo`
@@ -111,25 +113,29 @@ impl<'a> Meta<'a> {
     fn read(scanner: &mut Scanner<'a>) -> Result<Self, Stop> {
         let mut meta = Self::default();
         if scanner.peek() != Some(b'{') {
-            return scanner.skip().map(|()| meta);
+            meta.raw = scanner.value()?;
+            return Ok(meta);
         }
-        scanner.object(|scanner, name| {
-            let name = unescape(name);
-            let own = name.strip_prefix("io.modelcontextprotocol/");
-            meta.is_mcp |= own.is_some();
-            let slot = match own.unwrap_or(&name) {
-                "protocolVersion" if own.is_some() => &mut meta.protocol_version,
-                "clientInfo" if own.is_some() => &mut meta.client_info,
-                "subscriptionId" if own.is_some() => &mut meta.subscription_id,
-                "progressToken" if own.is_none() => &mut meta.progress_token,
-                _ => {
-                    blame_case_variant(scanner, &name, &META);
-                    return scanner.skip();
-                }
-            };
-            *slot = Some(scanner.value()?);
-            Ok(())
+        let (raw, ()) = scanner.spanned(|scanner| {
+            scanner.object(|scanner, name| {
+                let name = unescape(name);
+                let own = name.strip_prefix("io.modelcontextprotocol/");
+                meta.is_mcp |= own.is_some();
+                let slot = match own.unwrap_or(&name) {
+                    "protocolVersion" if own.is_some() => &mut meta.protocol_version,
+                    "clientInfo" if own.is_some() => &mut meta.client_info,
+                    "subscriptionId" if own.is_some() => &mut meta.subscription_id,
+                    "progressToken" if own.is_none() => &mut meta.progress_token,
+                    _ => {
+                        blame_case_variant(scanner, &name, &META);
+                        return scanner.skip();
+                    }
+                };
+                *slot = Some(scanner.value()?);
+                Ok(())
+            })
         })?;
+        meta.raw = raw;
         Ok(meta)
     }
 }
@@ -182,7 +188,8 @@ pub(super) fn blame_case_variant(
     Some(meant)
 }
 
-fn fold(letter: char) -> char {
+/// The letter, or the one it is to a decoder that ignores case.
+pub(super) fn fold(letter: char) -> char {
     match letter {
         '\u{17f}' => 's',
         '\u{212a}' => 'k',

@@ -3,11 +3,15 @@
 //! Pure: no IO, no clock, no locks; every input may be hostile and none may panic. Need-more is not an error. What
 //! two parsers could read differently is an error with a name, and what the caller does with it is policy.
 //!
-//! In the order in which bytes pass: [`mod@sniff`], [`head`], [`body`], [`sse`], [`jsonrpc`], [`mcp`].
+//! In the order in which bytes pass: [`mod@sniff`], [`head`], [`body`], [`sse`], [`jsonrpc`], [`mcp`]. What only some
+//! configurations look for: [`headers`], [`find`], [`trace`], [`a2a`].
 
+pub mod a2a;
 pub mod body;
 mod fields;
+pub mod find;
 pub mod head;
+pub mod headers;
 mod json;
 pub mod jsonrpc;
 mod malformed;
@@ -21,12 +25,14 @@ mod sentinel;
 pub mod sniff;
 pub mod sse;
 mod strings;
+pub mod trace;
 mod undecodable;
 
 pub use body::{Advance, Body};
 pub use fields::{Coding, McpHeaders, Media};
 pub use head::{Framing, Method, RequestHead, ResponseHead, Span, Version};
 pub use head::{parse_request, parse_response};
+pub use headers::Headers;
 pub use jsonrpc::{IdKind, Kind, Message, Payload, RawId, decode};
 pub use malformed::Malformed;
 pub use mcp::{Call, Claims, Mismatch, ResultFacts, Revision};

@@ -86,4 +86,37 @@ fn mutated_messages_are_json_exactly_when_serde_says_so() {
     }
 }
 
+#[test]
+fn mutated_members_are_found_as_serde_finds_them() {
+    let mut random = Mutations { state: 0x1405_7b7e_f767_814f };
+    let seed = r#"{"k":"é\"}","a":[{"k":1},"],"] , "\u006bk" : {"k":{}},"n":-2.5e3,"d":7}"#;
+    for _ in 0..20_000 {
+        let mut bytes = seed.as_bytes().to_vec();
+        random.mutate(&mut bytes);
+        let text = String::from_utf8_lossy(&bytes);
+        let parsed = serde_json::from_str::<serde_json::Value>(&text).ok();
+        for name in ["k", "a", "kk", "n", "d"] {
+            let found = find::member(&text, name);
+            let (Some(parsed), Ok(found)) = (&parsed, found) else { continue };
+            let expect = parsed.get(name).filter(|value| !value.is_null());
+            let found: Option<serde_json::Value> = found.map(|value| serde_json::from_str(value).unwrap());
+            assert_eq!(found.as_ref(), expect, "{name} in {text}");
+        }
+    }
+}
+
+#[test]
+fn mutated_traces_never_panic() {
+    let mut random = Mutations { state: 0x853c_49e6_748f_ea9b };
+    let trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let baggage = "user=a%20b;x=1, flow=%C3%BC;y,z=";
+    for _ in 0..20_000 {
+        let (mut first, mut second) = (trace.as_bytes().to_vec(), baggage.as_bytes().to_vec());
+        random.mutate(&mut first);
+        random.mutate(&mut second);
+        assert!(trace::trace_id(&first).is_none_or(|id| id.len() == 32));
+        trace::baggage([&*second, b"a=1"].into_iter(), "flow");
+    }
+}
+
 const SPECIAL: &[u8] = b"\r\n\0\x1f :;,\"\\{}[]0u\xef\xbb\xbf\xff";
