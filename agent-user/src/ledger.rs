@@ -54,7 +54,9 @@ impl Call {
 /// What an exchange is part of: what a stop looks at beside its agent and its calls.
 #[derive(Clone, Debug, Default)]
 pub struct Scene {
-    /// Every name and address of the server, in lower case.
+    /// The server as the agent names it.
+    pub server: Arc<str>,
+    /// Every name and address of it, in lower case.
     pub servers: Arc<[String]>,
     pub session: Option<Session>,
     pub workflow: Option<Arc<str>>,
@@ -64,7 +66,7 @@ impl Scene {
     /// Of a connection that has said nothing yet.
     pub fn of_connection(destination: SocketAddr, workflow: Option<Arc<str>>) -> Scene {
         let servers = [destination.to_string(), destination.ip().to_string()];
-        Scene { servers: servers.into(), session: None, workflow }
+        Scene { server: servers[0].as_str().into(), servers: servers.into(), session: None, workflow }
     }
 
     /// What is known of an exchange of `agent` without calls.

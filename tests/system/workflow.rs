@@ -133,6 +133,7 @@ fn the_environment_of_an_sdk_client_is_its_workflow() {
     daemon.cli().stop(&["workflow=nightly"], "refuse");
     nightly.go();
     weekly.go();
+    assert!(nightly.step().ok && weekly.step().ok, "the lines from the test");
     assert!(nightly.step().is_error, "the same agent, but the workflow that is stopped");
     assert!(weekly.step().ok, "the same agent in another workflow goes on");
     let flows: Vec<Value> =

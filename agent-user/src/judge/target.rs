@@ -13,7 +13,7 @@ use crate::session::Session;
 pub struct Target {
     generation: u64,
     host: Vec<u8>,
-    pub server: Arc<str>,
+    server: Arc<str>,
     servers: Arc<[String]>,
     pub(super) reach: Reach,
     /// The session id that was seen last, and its digest.
@@ -78,7 +78,7 @@ impl Target {
             }
             _ => None,
         };
-        Scene { servers: Arc::clone(&self.servers), session, workflow }
+        Scene { server: Arc::clone(&self.server), servers: Arc::clone(&self.servers), session, workflow }
     }
 
     fn digest(&mut self, id: &[u8]) -> Option<Session> {

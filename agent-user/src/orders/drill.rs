@@ -43,7 +43,7 @@ pub struct AgentDrill {
 #[derive(Clone, Debug, Serialize)]
 pub struct Stream {
     pub conn: u64,
-    pub server: String,
+    pub server: Arc<str>,
     pub session: Option<Session>,
 }
 
@@ -109,11 +109,9 @@ impl AgentDrill {
         }
         match phase {
             Phase::Idle | Phase::Answering => self.idle_connections += 1,
-            _ if calls.is_empty() => self.streams.push(Stream {
-                conn: conn.id,
-                server: scene.servers.first().cloned().unwrap_or_default(),
-                session: scene.session,
-            }),
+            _ if calls.is_empty() => {
+                self.streams.push(Stream { conn: conn.id, server: scene.server, session: scene.session })
+            }
             _ => self.calls.extend(calls.into_iter().map(|call| CallDrill {
                 conn: conn.id,
                 is_sibling: !stop.selector.matches(&call.facts(&scene, &conn.identity.agent.name)),

@@ -96,7 +96,7 @@ pub async fn judge(
     let workflow = prepared.first().and_then(|message| message.workflow.clone());
     let scene = target.scene(conn, head, bytes, is_mcp, workflow);
     let to_calls = |prepared: &[Prepared<'_>]| -> Vec<Call> {
-        prepared.iter().map(|message| message.to_call(&target.server, &scene)).collect()
+        prepared.iter().map(|message| message.to_call(&scene)).collect()
     };
     conn.begin(scene.clone(), to_calls(&prepared));
     // From here on a stop finds the calls; so it is now that the rules are read.
@@ -116,11 +116,11 @@ pub async fn judge(
     for (index, message) in prepared.iter().enumerate() {
         let last = index + 1 == prepared.len();
         let durable = refusal.is_some() && last;
-        message.record(parts, conn, &target.server, &scene, rules.generation, since, durable).await;
+        message.record(parts, conn, &scene, rules.generation, since, durable).await;
     }
     let refused = refusal.map(|first| {
         let refused = prepared.iter().map(|message| Refused {
-            call: message.to_call(&target.server, &scene),
+            call: message.to_call(&scene),
             refusal: message.verdict.refusal.clone().unwrap_or_else(|| first.clone()),
         });
         let refused = refused.collect();
@@ -181,12 +181,12 @@ impl Prepared<'_> {
         self.call.as_ref().map_or("response", |call| &call.method)
     }
 
-    fn to_call(&self, server: &Arc<str>, scene: &Scene) -> Call {
+    fn to_call(&self, scene: &Scene) -> Call {
         Call {
             method: self.method().into(),
             tool: self.call.as_ref().and_then(|call| call.name.as_deref()).map(Into::into),
             rpc_id: self.rpc_id.map(Into::into),
-            server: Arc::clone(server),
+            server: Arc::clone(&scene.server),
             session: scene.session,
             workflow: self.workflow.clone(),
             revision: self.revision,
@@ -219,7 +219,6 @@ impl Prepared<'_> {
         &self,
         parts: &Parts,
         conn: &Conn,
-        server: &str,
         scene: &Scene,
         generation: u64,
         since: Instant,
@@ -238,7 +237,7 @@ impl Prepared<'_> {
             decision: &self.decision,
             conn: conn.id,
             who: (&conn.identity).into(),
-            server,
+            server: &scene.server,
             destination: conn.destination,
             session: scene.session,
             workflow: self.workflow.as_deref(),
@@ -267,7 +266,7 @@ impl Prepared<'_> {
         if let Some(id) = cancelled {
             parts.log.record(&Entry::Cancel(Cancel {
                 agent: &agent.name,
-                server,
+                server: &scene.server,
                 cause: "agent_cancelled",
                 rpc_id: id.raw,
                 stop: None,
