@@ -3,6 +3,7 @@
 
 mod attach;
 mod bypass;
+mod everybody;
 mod lab;
 mod redirect;
 mod stop;
