@@ -174,6 +174,24 @@ fn detach_lets_agents_run_free() {
     assert_eq!(agent.ask(&format!("connect {handle} 192.0.2.7:80")), "err ENETUNREACH", "no route there");
 }
 
+#[test]
+#[cfg_attr(not(feature = "root-tests"), ignore = "needs root and BPF")]
+fn agents_and_states_of_an_earlier_version_are_taken_up() {
+    let lab = Lab::new();
+    let mut agent = lab.agent();
+    lab.isolate();
+    let (pins, options, id) = (lab.pins().to_owned(), lab.options(), lab.agent_id());
+    drop(lab.kernel);
+    fs::rename(version_dir(&pins), pins.join("v1")).expect("bpffs renames");
+    let next = Kernel::attach(&options).expect("attach");
+    next.retire_other_versions().expect("retire");
+    assert!(!pins.join("v1").exists());
+    assert_eq!(next.held().expect("held"), BTreeMap::from([(id, AGENT)]));
+    assert_eq!(next.states().expect("states")[&AGENT].mode, MODE_ISOLATED);
+    let handle = agent.must("socket 2 1 0");
+    assert_eq!(agent.ask(&format!("connect {handle} 192.0.2.7:80")), "err EPERM");
+}
+
 fn version_dir(pins: &Path) -> PathBuf {
     pins.join(format!("v{ABI_VERSION}"))
 }

@@ -11,7 +11,9 @@ use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use agent_abi::{AgentState, Counter, EVERYBODY, FlowKey, Listener, MODE_RUN, Origin, Settings, Tag};
+use agent_abi::{
+    ABI_VERSION, AgentState, Counter, EVERYBODY, FlowKey, Listener, MODE_RUN, Origin, Settings, Tag,
+};
 use anyhow::{Context as _, bail, ensure};
 
 use super::sys::{self, Plain};
@@ -130,6 +132,29 @@ impl Maps {
     pub fn settings(&self) -> anyhow::Result<Option<Settings>> {
         let settings = self.settings.find(&0).context("read settings")?;
         Ok(settings.filter(|settings| settings.abi_version != 0))
+    }
+
+    /// Takes up the agents and states that an earlier version of the layout has pinned, so that its end lets nobody
+    /// go. What is here already stays.
+    pub(super) fn inherit(&self, pin_dir: &Path) -> anyhow::Result<()> {
+        for dir in (1..ABI_VERSION).rev().map(|version| pin_dir.join(format!("v{version}/maps"))) {
+            if !dir.is_dir() {
+                continue;
+            }
+            for name in ["AGENTS", "STATES"] {
+                let spec = SPECS.iter().find(|spec| spec.name == name).context("a map of every version")?;
+                check(&dir.join(name), spec)?;
+            }
+            let open = |name: &str| sys::open_pin(&dir.join(name)).with_context(|| format!("open {name}"));
+            let (agents, states) = (Table::new(open("AGENTS")?), Table::new(open("STATES")?));
+            for (agent, state) in states.entries().context("read earlier states")? {
+                self.states.add(&agent, &state).context("take up a state")?;
+            }
+            for (cgroup_id, agent) in agents.entries().context("read earlier agents")? {
+                self.agents.add(&cgroup_id, &agent).context("take up a cgroup")?;
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn set_settings(&self, settings: &Settings) -> anyhow::Result<()> {

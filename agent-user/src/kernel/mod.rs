@@ -79,6 +79,7 @@ impl Kernel {
             own_cgroup,
         };
         kernel.beat()?;
+        kernel.maps.inherit(&options.pin_dir)?;
         kernel.maps.reserve_everybody()?;
         // Agents first: what moved to their own cgroups is there before it leaves the cgroups above.
         kernel.refresh_held()?;
