@@ -5,5 +5,6 @@ mod attach;
 mod bypass;
 mod everybody;
 mod lab;
+mod queues;
 mod redirect;
 mod stop;

@@ -6,6 +6,7 @@
 //! here, then `link` (attach without a gap), `maps` (what is written), `load`, and the tools beside them.
 
 pub mod cgroup;
+mod destroyed;
 mod events;
 mod link;
 mod load;
