@@ -4,6 +4,7 @@
 mod attach;
 mod bypass;
 mod everybody;
+mod halt;
 mod lab;
 mod queues;
 mod redirect;
