@@ -88,7 +88,7 @@ impl Destroyed {
         self.total().saturating_sub(u32::try_from(self.sockets.len()).unwrap_or(u32::MAX))
     }
 
-    /// The share of a process that held these inodes, of those that are listed.
+    /// The share of a process that held these inodes ([`super::process::sockets`]), of those that are listed.
     /// A socket that several processes hold is in the share of each.
     pub fn held_by(&self, inodes: &HashSet<u64>) -> Queues {
         let mut queues = Queues::default();

@@ -12,6 +12,7 @@ mod link;
 mod load;
 mod maps;
 pub mod netns;
+pub mod process;
 pub mod sock_diag;
 mod sys;
 
