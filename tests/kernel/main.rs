@@ -6,6 +6,7 @@ mod bypass;
 mod everybody;
 mod halt;
 mod lab;
+mod offline;
 mod process;
 mod queues;
 mod redirect;
