@@ -4,7 +4,7 @@
 
 use core::ffi::c_void;
 
-use agent_abi::{AgentState, Counter, Event, FlowKey, Listener, Origin, Settings, Tag};
+use agent_abi::{AgentState, Counter, EVERYBODY, Event, FlowKey, Listener, Origin, Settings, Tag};
 use aya_ebpf::Global;
 use aya_ebpf::bindings::bpf_map_type::BPF_MAP_TYPE_SK_STORAGE;
 use aya_ebpf::bindings::{BPF_F_CLONE, BPF_F_NO_PREALLOC, BPF_SK_STORAGE_GET_F_CREATE};
@@ -16,7 +16,7 @@ use aya_ebpf::macros::btf_map;
 #[btf_map]
 pub(crate) static AGENTS: HashMap<u64, u32, 65_536, ON_DEMAND> = HashMap::new();
 
-/// Agent → state: the stop word. The daemon writes, or the command line when the daemon is dead; every hook reads.
+/// Agent (or `EVERYBODY`) → state: the stop word. The daemon writes, or the command line when the daemon is dead; every hook reads.
 #[btf_map]
 pub(crate) static STATES: HashMap<u32, AgentState, 65_536, ON_DEMAND> = HashMap::new();
 
@@ -77,14 +77,20 @@ pub(crate) fn settings() -> Settings {
     }
 }
 
-/// State of an agent; a missing one holds it.
+/// What an agent is held to: its own state, a missing one as if isolated, or everybody's where that is stricter.
 #[inline(always)]
 pub(crate) fn state(agent: u32) -> AgentState {
     // SAFETY: a concurrent update replaces the entry; both words stay readable until this program ends.
-    match unsafe { STATES.get(agent) } {
+    let own = match unsafe { STATES.get(agent) } {
         Some(state) => *state,
         None => AgentState::UNKNOWN,
-    }
+    };
+    // SAFETY: as above.
+    let everybody = match unsafe { STATES.get(EVERYBODY) } {
+        Some(state) => *state,
+        None => AgentState::RUN,
+    };
+    own.with_everybody(everybody)
 }
 
 /// Ports of the daemon in a network namespace; all zero where it has none.

@@ -1,7 +1,6 @@
 //! The agents of this host: who they are, which cgroups are theirs, and that the kernel holds each of them.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,8 +13,6 @@ use tracing::{info, warn};
 use crate::decide::stop::{Level, Selector};
 use crate::gate::Gate;
 use crate::identity::Agent;
-use crate::kernel::netns::Netns;
-use crate::kernel::sock_diag::Destroyed;
 use crate::kernel::{Kernel, cgroup};
 use crate::record::entry::{AgentHeld, Entry};
 use crate::record::log::Log;
@@ -184,11 +181,7 @@ impl Agents {
         let is_new = !self.kernel.held()?.contains_key(&id);
         self.kernel.hold(&dir, id, agent.number).with_context(|| format!("hold cgroup {path}"))?;
         // Connections that are older than this were never redirected: they must not go on unread.
-        let cut = if is_new {
-            self.destroy_in(std::slice::from_ref(&dir), |cgroups| self.kernel.destroy_old(cgroups))?.0
-        } else {
-            0
-        };
+        let cut = if is_new { self.kernel.destroy_old_below(std::slice::from_ref(&dir))?.total() } else { 0 };
         info!(agent = name, cgroup = path, sockets_cut = cut, "holding");
         self.log.record(&Entry::Agent(AgentHeld { agent: name, cgroup: path, sockets_cut: cut }));
         if let Some(replaced) = held.insert(path.to_owned(), Held { id, agent, made }) {
@@ -202,33 +195,8 @@ impl Agents {
     /// and how many are left.
     pub fn destroy_sockets(&self, agent: &Agent) -> Result<(u32, u32)> {
         let agents = HashSet::from([agent.number]);
-        self.destroy_in(&self.dirs_of(agent.number), |cgroups| self.kernel.destroy(cgroups, &agents))
-    }
-
-    fn destroy_in(
-        &self,
-        dirs: &[PathBuf],
-        destroy: impl Fn(&HashSet<u64>) -> io::Result<Destroyed>,
-    ) -> Result<(u32, u32)> {
-        let mut cgroups = HashSet::new();
-        let mut namespaces = vec![Netns::current().context("open our own network namespace")?];
-        for dir in dirs {
-            cgroups.extend(cgroup::subtree_ids(dir).unwrap_or_default());
-            for pid in cgroup::procs(dir).unwrap_or_default() {
-                // A process that has just ended has no sockets.
-                let Ok(netns) = Netns::of_pid(pid) else { continue };
-                if namespaces.iter().all(|known| known.identity() != netns.identity()) {
-                    namespaces.push(netns);
-                }
-            }
-        }
-        let (mut destroyed, mut left) = (0, 0);
-        for netns in &namespaces {
-            let found = netns.within(|| destroy(&cgroups))??;
-            destroyed += found.tcp + found.udp;
-            left += found.left;
-        }
-        Ok((destroyed, left))
+        let destroyed = self.kernel.destroy_below(&self.dirs_of(agent.number), &agents)?;
+        Ok((destroyed.total(), destroyed.left))
     }
 
     /// Brings what is held in line with the cgroup tree. Called whenever the tree may have changed. Returns what could

@@ -1,8 +1,10 @@
 //! Drives `agent-probe`, a process that does on command what an agent might do.
 
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::fd::AsRawFd as _;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// A running probe; it ends with this.
 #[derive(Debug)]
@@ -45,6 +47,25 @@ impl Probe {
         let mut line = String::new();
         self.answers.read_line(&mut line).expect("the probe answers");
         line.trim_end().to_owned()
+    }
+
+    /// Whether a line of answer comes in this time; it is then the next [`Probe::answer`].
+    pub fn answers_within(&mut self, time: Duration) -> bool {
+        if !self.answers.buffer().is_empty() {
+            return true;
+        }
+        let deadline = Instant::now() + time;
+        let fd = self.answers.get_ref().as_raw_fd();
+        loop {
+            let mut bytes: libc::c_int = 0;
+            // SAFETY: FIONREAD writes one int.
+            let read = unsafe { libc::ioctl(fd, libc::FIONREAD, &raw mut bytes) };
+            assert_eq!(read, 0, "the answers come through a pipe");
+            if bytes > 0 || Instant::now() >= deadline {
+                return bytes > 0;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// A command that must succeed; gives what follows `ok`.

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read as _;
 use std::os::fd::AsFd as _;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use agent_abi::{AgentState, MODE_ISOLATED};
+use agent_abi::{ABI_VERSION, AgentState, MODE_ISOLATED};
 use interlock::kernel::{Kernel, Maps, cgroup};
 
 use crate::lab::{AGENT, Lab, until};
@@ -21,7 +22,7 @@ fn pins_hold_when_the_daemon_is_gone() {
     stream.set_read_timeout(Some(Duration::from_millis(200))).expect("a socket");
     let pins = lab.pins().to_owned();
     assert_eq!(
-        fs::read_dir(pins.join("v1/links")).expect("links").count(),
+        fs::read_dir(version_dir(&pins).join("links")).expect("links").count(),
         12,
         "hooks, own establish, egress"
     );
@@ -114,7 +115,7 @@ fn cgroup_below_no_hook_is_not_pretended_to_be_held() {
 #[cfg_attr(not(feature = "root-tests"), ignore = "needs root and BPF")]
 fn map_of_another_layout_is_refused() {
     let lab = Lab::new();
-    let maps = lab.pins().join("v1/maps");
+    let maps = version_dir(lab.pins()).join("maps");
     fs::rename(maps.join("STATES"), maps.join("AGENTS")).expect("bpffs renames");
     let error = Kernel::attach(&lab.options()).err().expect("a map of states is no map of agents");
     assert!(format!("{error:#}").contains("keys of 4 and values of 8 bytes, expected 8 and 4"), "{error:#}");
@@ -124,7 +125,7 @@ fn map_of_another_layout_is_refused() {
 #[cfg_attr(not(feature = "root-tests"), ignore = "needs root and BPF")]
 fn lost_pin_is_reported_and_put_back() {
     let lab = Lab::new();
-    let links = lab.pins().join("v1/links");
+    let links = version_dir(lab.pins()).join("links");
     let pin = fs::read_dir(&links).expect("links").next().expect("one").expect("readable").path();
     fs::remove_file(&pin).expect("root may unpin");
     assert_eq!(lab.kernel.health().iter().filter(|link| !link.attached).count(), 1);
@@ -171,4 +172,26 @@ fn detach_lets_agents_run_free() {
     assert!(lab.kernel.health().iter().all(|link| !link.attached), "though the daemon holds them open");
     let handle = agent.must("socket 2 1 0");
     assert_eq!(agent.ask(&format!("connect {handle} 192.0.2.7:80")), "err ENETUNREACH", "no route there");
+}
+
+#[test]
+#[cfg_attr(not(feature = "root-tests"), ignore = "needs root and BPF")]
+fn agents_and_states_of_an_earlier_version_are_taken_up() {
+    let lab = Lab::new();
+    let mut agent = lab.agent();
+    lab.isolate();
+    let (pins, options, id) = (lab.pins().to_owned(), lab.options(), lab.agent_id());
+    drop(lab.kernel);
+    fs::rename(version_dir(&pins), pins.join("v1")).expect("bpffs renames");
+    let next = Kernel::attach(&options).expect("attach");
+    next.retire_other_versions().expect("retire");
+    assert!(!pins.join("v1").exists());
+    assert_eq!(next.held().expect("held"), BTreeMap::from([(id, AGENT)]));
+    assert_eq!(next.states().expect("states")[&AGENT].mode, MODE_ISOLATED);
+    let handle = agent.must("socket 2 1 0");
+    assert_eq!(agent.ask(&format!("connect {handle} 192.0.2.7:80")), "err EPERM");
+}
+
+fn version_dir(pins: &Path) -> PathBuf {
+    pins.join(format!("v{ABI_VERSION}"))
 }

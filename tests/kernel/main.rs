@@ -3,6 +3,11 @@
 
 mod attach;
 mod bypass;
+mod everybody;
+mod halt;
 mod lab;
+mod offline;
+mod process;
+mod queues;
 mod redirect;
 mod stop;

@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd as _, FromRawFd as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::time::{Duration, Instant};
 
 use io_uring::{IoUring, opcode, types};
@@ -87,6 +88,17 @@ fn run(words: &[&str], sockets: &mut HashMap<i32, Socket>) -> io::Result<String>
             let length = socket.read(&mut buffer)?;
             Ok(String::from_utf8_lossy(&buffer[..length]).into_owned())
         }
+        // Bytes that came in and were not read.
+        ["unread", handle] => unread(find(handle, sockets)?),
+        // The number of the socket in `/proc/self/fd`.
+        ["inode", handle] => {
+            let fd = find(handle, sockets)?.as_raw_fd();
+            Ok(std::fs::metadata(format!("/proc/self/fd/{fd}"))?.ino().to_string())
+        }
+        ["shutdown", handle] => {
+            find(handle, sockets)?.shutdown(std::net::Shutdown::Write)?;
+            Ok(String::new())
+        }
         ["bind", handle, to] => {
             find(handle, sockets)?.bind(&address(to)?)?;
             Ok(String::new())
@@ -136,6 +148,15 @@ fn hammer(to: &SockAddr, milliseconds: u64) -> io::Result<String> {
     let mut outcomes: Vec<String> = outcomes.iter().map(|(name, count)| format!("{name}={count}")).collect();
     outcomes.sort();
     Ok(outcomes.join(" "))
+}
+
+fn unread(socket: &Socket) -> io::Result<String> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: FIONREAD writes one int.
+    if unsafe { libc::ioctl(socket.as_raw_fd(), libc::FIONREAD, &raw mut bytes) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(bytes.to_string())
 }
 
 fn uring(socket: &Socket, to: &SockAddr) -> io::Result<String> {

@@ -18,8 +18,12 @@ pub const MODE_ISOLATED: u32 = 1;
 /// lifted by its death.
 pub const MODE_HELD: u32 = 2;
 
+/// The key of `STATES` whose entry is for every agent, known or not; agents' own numbers begin at 1. One write to
+/// it stops all of them, and those that are enrolled later, with no daemon alive.
+pub const EVERYBODY: u32 = 0;
+
 /// Value of the `STATES` map, keyed by agent number. An agent without an entry is held as if isolated: a map
-/// that was not written yet must not let anything through.
+/// that was not written yet must not let anything through. [`EVERYBODY`] without an entry adds nothing.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AgentState {
@@ -30,9 +34,28 @@ pub struct AgentState {
 }
 
 impl AgentState {
+    /// Runs: what [`EVERYBODY`] is in while nothing is ordered for all.
+    pub const RUN: AgentState = AgentState { mode: MODE_RUN, errno: 0 };
     /// Stands for an entry that is missing. A value and not an `Option`: what LLVM makes of those (it reuses the
     /// looked-up pointer as the tag) does not pass the verifier.
     pub const UNKNOWN: AgentState = AgentState { mode: MODE_ISOLATED, errno: 0 };
+
+    /// What an agent is held to: the stricter of its own state and everybody's, whole, so that the errno is that
+    /// of the entry that decides. Of two that are equally strict its own.
+    #[inline(always)]
+    pub const fn with_everybody(self, everybody: AgentState) -> AgentState {
+        if strictness(everybody.mode) > strictness(self.mode) { everybody } else { self }
+    }
+}
+
+/// Numbers of modes say nothing about their order; an unknown one counts as isolated.
+#[inline(always)]
+const fn strictness(mode: u32) -> u32 {
+    match mode {
+        MODE_RUN => 0,
+        MODE_HELD => 1,
+        _ => 2,
+    }
 }
 
 /// Value of the `LISTENERS` map, keyed by network namespace cookie: the ports on which the daemon accepts the
@@ -68,3 +91,41 @@ const _: () = assert!(size_of::<Tag>() == 8);
 const _: () = assert!(size_of::<AgentState>() == 8);
 const _: () = assert!(size_of::<Listener>() == 8);
 const _: () = assert!(size_of::<Settings>() == 40);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn state(mode: u32, errno: u32) -> AgentState {
+        AgentState { mode, errno }
+    }
+
+    #[test]
+    fn stricter_state_wins_with_its_own_errno() {
+        let (run, held, isolated) = (state(MODE_RUN, 1), state(MODE_HELD, 2), state(MODE_ISOLATED, 3));
+        let order = [run, held, isolated];
+        for (i, own) in order.into_iter().enumerate() {
+            for (j, everybody) in
+                order.map(|state| AgentState { errno: state.errno + 10, ..state }).into_iter().enumerate()
+            {
+                let expect = if j > i { everybody } else { own };
+                assert_eq!(own.with_everybody(everybody), expect, "{own:?} {everybody:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn unknown_mode_counts_as_isolated_on_either_side() {
+        let (odd, held) = (state(7, 9), state(MODE_HELD, 0));
+        assert_eq!(held.with_everybody(odd), odd);
+        assert_eq!(odd.with_everybody(held), odd);
+        assert_eq!(odd.with_everybody(state(MODE_ISOLATED, 5)), odd, "equally strict: its own");
+    }
+
+    #[test]
+    fn missing_entries_isolate_the_agent_and_leave_everybody_alone() {
+        assert_eq!(AgentState::UNKNOWN.with_everybody(AgentState::RUN), AgentState::UNKNOWN);
+        let held = state(MODE_HELD, 0);
+        assert_eq!(held.with_everybody(AgentState::RUN), held);
+    }
+}

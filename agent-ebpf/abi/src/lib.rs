@@ -2,8 +2,8 @@
 //! buffer entry, and the decisions the kernel takes, as pure functions that host tests call too.
 //!
 //! Everything here is `repr(C)`, made of integers only and free of implicit padding, because the bytes cross
-//! between two compilers and outlive both programs in pinned maps. A change of layout bumps [`ABI_VERSION`],
-//! which is part of the pin path, so that a new daemon never reads an old map.
+//! between two compilers and outlive both programs in pinned maps. A change of layout or meaning bumps
+//! [`ABI_VERSION`], which is part of the pin path, so that a new daemon never reads an old map.
 #![no_std]
 
 mod agent;
@@ -11,7 +11,7 @@ mod decide;
 mod event;
 mod origin;
 
-pub use agent::{AgentState, Listener, MODE_HELD, MODE_ISOLATED, MODE_RUN, Settings, Tag};
+pub use agent::{AgentState, EVERYBODY, Listener, MODE_HELD, MODE_ISOLATED, MODE_RUN, Settings, Tag};
 pub use decide::{
     Attempt, Packet, Reason, Verdict, decide_connect, decide_datagram, decide_packet, decide_socket,
     is_guarded_port, is_own_port,
@@ -19,8 +19,9 @@ pub use decide::{
 pub use event::{Counter, Event};
 pub use origin::{FAMILY_V4, FAMILY_V6, FlowKey, Origin, is_loopback, is_unspecified, map_v4, unmap_v4};
 
-/// Version of every layout in this crate. Part of the pin path (`<pin_dir>/v1`).
-pub const ABI_VERSION: u32 = 1;
+/// Version of every layout in this crate, and of what its keys mean. Part of the pin path (`<pin_dir>/v2`).
+/// 2: [`EVERYBODY`], which programs of version 1 would not look at.
+pub const ABI_VERSION: u32 = 2;
 
 /// Cgroup levels below the root that the kernel side looks at to find the agent of a process. An agent's
 /// cgroup must not lie deeper; what an agent nests below its own cgroup may.

@@ -118,23 +118,49 @@ impl Links {
 
     pub(super) fn health(&self) -> Vec<LinkHealth> {
         let open = self.lock();
-        open.iter()
-            .map(|(place, link)| {
-                let alive = sys::link_info(link.as_fd()).is_ok_and(|info| info.cgroup_id == place.cgroup_id);
-                let cgroup = cgroup::path_of(place.cgroup_id)
-                    .unwrap_or_else(|_| PathBuf::from(format!("cgroup {} (gone)", place.cgroup_id)));
-                LinkHealth {
-                    name: place.hook.clone(),
-                    cgroup,
-                    attached: alive && self.dir.join(place.file_name()).exists(),
-                }
-            })
-            .collect()
+        open.iter().map(|(place, link)| health(&self.dir, place, link.as_fd())).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Place, OwnedFd>> {
         // The map is consistent between any two statements, whoever panicked.
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// As [`Links::health`], for whoever has no [`Links`]: opens each pin for a moment and makes nothing.
+pub(super) fn health_of_pinned(dir: &Path) -> anyhow::Result<Vec<LinkHealth>> {
+    let mut found = Vec::new();
+    for place in pinned(dir)? {
+        let path = dir.join(place.file_name());
+        match sys::open_pin(&path) {
+            Ok(link) => found.push(health(dir, &place, link.as_fd())),
+            // Unpinned by a living daemon since the folder was read.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(error).with_context(|| format!("open link {}", path.display())),
+        }
+    }
+    Ok(found)
+}
+
+/// Whether a link of this hook that is pinned there does its work, on whichever cgroup.
+pub(super) fn is_attached_somewhere(dir: &Path, hook: &str) -> anyhow::Result<bool> {
+    let mut places = pinned(dir)?.into_iter().filter(|place| place.hook == hook);
+    Ok(places.any(|place| {
+        sys::open_pin(&dir.join(place.file_name())).is_ok_and(|link| is_alive(&place, link.as_fd()))
+    }))
+}
+
+fn is_alive(place: &Place, link: BorrowedFd<'_>) -> bool {
+    sys::link_info(link).is_ok_and(|info| info.cgroup_id == place.cgroup_id)
+}
+
+fn health(dir: &Path, place: &Place, link: BorrowedFd<'_>) -> LinkHealth {
+    let cgroup = cgroup::path_of(place.cgroup_id)
+        .unwrap_or_else(|_| PathBuf::from(format!("cgroup {} (gone)", place.cgroup_id)));
+    LinkHealth {
+        name: place.hook.clone(),
+        cgroup,
+        attached: is_alive(place, link) && dir.join(place.file_name()).exists(),
     }
 }
 

@@ -11,8 +11,10 @@ use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use agent_abi::{AgentState, Counter, FlowKey, Listener, Origin, Settings, Tag};
-use anyhow::{Context as _, bail};
+use agent_abi::{
+    ABI_VERSION, AgentState, Counter, EVERYBODY, FlowKey, Listener, MODE_RUN, Origin, Settings, Tag,
+};
+use anyhow::{Context as _, bail, ensure};
 
 use super::sys::{self, Plain};
 
@@ -70,19 +72,40 @@ impl Maps {
         })
     }
 
-    /// Stops or releases an agent in the kernel: one map write.
+    /// Stops or releases an agent in the kernel: one map write. Where [`Maps::everybody`] is stricter, that holds.
     pub fn set_state(&self, agent: u32, state: AgentState) -> anyhow::Result<()> {
+        ensure_own(agent)?;
         self.states.set(&agent, &state).with_context(|| format!("write state of agent {agent}"))
     }
 
     /// Forgets an agent. Sockets that still carry its tag are held as if isolated from here on.
     pub fn forget_state(&self, agent: u32) -> anyhow::Result<()> {
+        ensure_own(agent)?;
         self.states.remove(&agent).with_context(|| format!("remove state of agent {agent}"))
     }
 
-    /// State of every agent the kernel side knows.
+    /// The own state of every agent the kernel side knows, without [`Maps::everybody`].
     pub fn states(&self) -> anyhow::Result<BTreeMap<u32, AgentState>> {
-        Ok(self.states.entries().context("read agent states")?.into_iter().collect())
+        let states = self.states.entries().context("read agent states")?;
+        Ok(states.into_iter().filter(|(agent, _)| *agent != EVERYBODY).collect())
+    }
+
+    /// Holds every agent to at least this state, known or not, enrolled before or later: one map write, in force
+    /// when it returns, and as pinned as all else here. `None` gives each agent its own state back.
+    pub fn set_everybody(&self, state: Option<AgentState>) -> anyhow::Result<()> {
+        // Overwritten and not removed: what has an entry finds room for it in a full map.
+        self.states.set(&EVERYBODY, &state.unwrap_or(AgentState::RUN)).context("write the state of everybody")
+    }
+
+    /// What holds for every agent; `None` while nothing does.
+    pub fn everybody(&self) -> anyhow::Result<Option<AgentState>> {
+        let state = self.states.find(&EVERYBODY).context("read the state of everybody")?;
+        Ok(state.filter(|state| state.mode != MODE_RUN))
+    }
+
+    /// Makes room for [`Maps::set_everybody`] while there is some; what is there already stays.
+    pub(super) fn reserve_everybody(&self) -> anyhow::Result<()> {
+        self.states.add(&EVERYBODY, &AgentState::RUN).context("write the state of everybody")
     }
 
     /// Every held cgroup and its agent.
@@ -111,11 +134,35 @@ impl Maps {
         Ok(settings.filter(|settings| settings.abi_version != 0))
     }
 
+    /// Takes up the agents and states that an earlier version of the layout has pinned, so that its end lets nobody
+    /// go. What is here already stays.
+    pub(super) fn inherit(&self, pin_dir: &Path) -> anyhow::Result<()> {
+        for dir in (1..ABI_VERSION).rev().map(|version| pin_dir.join(format!("v{version}/maps"))) {
+            if !dir.is_dir() {
+                continue;
+            }
+            for name in ["AGENTS", "STATES"] {
+                let spec = SPECS.iter().find(|spec| spec.name == name).context("a map of every version")?;
+                check(&dir.join(name), spec)?;
+            }
+            let open = |name: &str| sys::open_pin(&dir.join(name)).with_context(|| format!("open {name}"));
+            let (agents, states) = (Table::new(open("AGENTS")?), Table::new(open("STATES")?));
+            for (agent, state) in states.entries().context("read earlier states")? {
+                self.states.add(&agent, &state).context("take up a state")?;
+            }
+            for (cgroup_id, agent) in agents.entries().context("read earlier agents")? {
+                self.agents.add(&cgroup_id, &agent).context("take up a cgroup")?;
+            }
+        }
+        Ok(())
+    }
+
     pub(super) fn set_settings(&self, settings: &Settings) -> anyhow::Result<()> {
         self.settings.set(&0, settings).context("write settings")
     }
 
     pub(super) fn set_agent(&self, cgroup_id: u64, agent: u32) -> anyhow::Result<()> {
+        ensure_own(agent)?;
         self.agents.set(&cgroup_id, &agent).with_context(|| format!("hold cgroup {cgroup_id}"))
     }
 
@@ -188,6 +235,10 @@ impl<K: Plain, V: Plain> Table<K, V> {
         sys::update(self.fd.as_fd(), key, value)
     }
 
+    fn add(&self, key: &K, value: &V) -> io::Result<()> {
+        sys::insert(self.fd.as_fd(), key, value)
+    }
+
     fn remove(&self, key: &K) -> io::Result<()> {
         sys::delete(self.fd.as_fd(), key)
     }
@@ -241,6 +292,12 @@ pub(super) fn check(path: &Path, spec: &Spec) -> anyhow::Result<()> {
             spec.value
         );
     }
+    Ok(())
+}
+
+/// To hold a cgroup as [`EVERYBODY`] would make its processes nobody's.
+fn ensure_own(agent: u32) -> anyhow::Result<()> {
+    ensure!(agent != EVERYBODY, "agent {EVERYBODY} stands for everybody (agents' numbers begin at 1)");
     Ok(())
 }
 

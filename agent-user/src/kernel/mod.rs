@@ -6,17 +6,21 @@
 //! here, then `link` (attach without a gap), `maps` (what is written), `load`, and the tools beside them.
 
 pub mod cgroup;
+mod destroy;
+mod destroyed;
 mod events;
 mod link;
 mod load;
 mod maps;
 pub mod netns;
+mod offline;
+pub mod process;
 pub mod sock_diag;
 mod sys;
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::fs;
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::ops::Deref;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
@@ -31,7 +35,7 @@ pub use self::link::LinkHealth;
 use self::link::{Links, Place};
 use self::load::{AGENT_HOOKS, EGRESS, ESTABLISH, HOOKS, Hook, Object};
 pub use self::maps::{Counters, Maps};
-use self::sock_diag::Stored;
+pub use self::offline::{HeldCgroup, Offline};
 
 /// How to attach.
 #[derive(Clone, Debug)]
@@ -79,6 +83,8 @@ impl Kernel {
             own_cgroup,
         };
         kernel.beat()?;
+        kernel.maps.inherit(&options.pin_dir)?;
+        kernel.maps.reserve_everybody()?;
         // Agents first: what moved to their own cgroups is there before it leaves the cgroups above.
         kernel.refresh_held()?;
         kernel.sync_attach(&options.attach)?;
@@ -174,23 +180,6 @@ impl Kernel {
     pub fn let_go(&self, cgroup_id: u64) -> anyhow::Result<()> {
         self.maps.remove_agent(cgroup_id)?;
         AGENT_HOOKS.iter().try_for_each(|hook| self.links.remove(&Place::new(*hook, cgroup_id)))
-    }
-
-    /// Cuts the live sockets of these cgroups and agents in the current network namespace; call it inside
-    /// [`netns::Netns::within`]. Beyond the cgroups it finds, by their tag, sockets that were made elsewhere.
-    pub fn destroy(
-        &self,
-        cgroup_ids: &HashSet<u64>,
-        agents: &HashSet<u32>,
-    ) -> io::Result<sock_diag::Destroyed> {
-        let stored = Stored::Tags(self.maps.tags_fd(), agents);
-        sock_diag::destroy(&sock_diag::Scope { cgroup_ids, stored })
-    }
-
-    /// Cuts those live sockets of these cgroups that were not redirected, because they are older than their agent.
-    pub fn destroy_old(&self, cgroup_ids: &HashSet<u64>) -> io::Result<sock_diag::Destroyed> {
-        let stored = Stored::Origins(self.maps.origins_fd());
-        sock_diag::destroy(&sock_diag::Scope { cgroup_ids, stored })
     }
 
     /// Refusals as they happen. One reader at a time; needs a tokio runtime.

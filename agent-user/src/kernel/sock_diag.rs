@@ -9,6 +9,9 @@ use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
 
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket};
 
+use super::destroyed::MESSAGE;
+pub use super::destroyed::{Destroyed, LISTED, Protocol, Queues, Socket};
+
 /// Which sockets.
 #[derive(Clone, Copy, Debug)]
 pub struct Scope<'a> {
@@ -29,29 +32,27 @@ pub enum Stored<'a> {
     Origins(BorrowedFd<'a>),
 }
 
-/// What became of them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Destroyed {
-    pub tcp: u32,
-    pub udp: u32,
-    /// Found again in the last pass: not final.
-    pub left: u32,
-}
-
 /// Destroys until a pass finds none. Each pass is bounded by what was open when it began, so a process that
-/// reconnects in a loop cannot hold us; it is refused by then anyway.
+/// reconnects in a loop cannot hold us; it is refused by then anyway. Sockets are destroyed while they are listed, so
+/// that their number costs no memory.
+///
+/// # Errors
+/// `Unsupported` where the kernel lacks `CONFIG_INET_DIAG_DESTROY`; else what netlink says.
 pub fn destroy(scope: &Scope<'_>) -> io::Result<Destroyed> {
-    let mut diag = Diag::open()?;
+    // One lists, one destroys: an answer on the first would mix with its list.
+    let (mut lister, mut diag) = (Diag::open()?, Diag::open()?);
     let mut destroyed = Destroyed::default();
     for _ in 0..PASSES {
         destroyed.left = 0;
         for (protocol, family) in KINDS {
-            for id in diag.find(protocol, family, scope)? {
-                destroyed.left += 1;
-                if diag.destroy(protocol, family, &id)? {
-                    *(if protocol == IPPROTO_TCP { &mut destroyed.tcp } else { &mut destroyed.udp }) += 1;
+            lister.each(protocol, family, scope, |id, message| {
+                destroyed.left = destroyed.left.saturating_add(1);
+                if diag.destroy(protocol, family, id)? {
+                    let kind = if protocol == IPPROTO_TCP { Protocol::Tcp } else { Protocol::Udp };
+                    destroyed.add(Socket::parse(kind, message));
                 }
-            }
+                Ok(())
+            })?;
         }
         if destroyed.left == 0 {
             break;
@@ -90,8 +91,6 @@ const NLMSG_DONE: u16 = 3;
 const NLA_F_NESTED: u16 = 0x8000;
 const HEADER: usize = 16;
 const SOCKET_ID: usize = 48;
-/// `struct inet_diag_msg` without its header.
-const MESSAGE: usize = 72;
 
 /// `struct inet_diag_sockid`, taken from a dump and given back as it came.
 type SocketId = [u8; SOCKET_ID];
@@ -113,7 +112,14 @@ impl Diag {
         Ok(Diag { socket, sequence: 0, buffer: vec![0; 64 * 1024] })
     }
 
-    fn find(&mut self, protocol: u8, family: u8, scope: &Scope<'_>) -> io::Result<Vec<SocketId>> {
+    /// Calls `found` with the id and the `inet_diag_msg` of each socket in scope.
+    fn each(
+        &mut self,
+        protocol: u8,
+        family: u8,
+        scope: &Scope<'_>,
+        mut found: impl FnMut(&SocketId, &[u8; MESSAGE]) -> io::Result<()>,
+    ) -> io::Result<()> {
         let mut body = request(protocol, family, states(protocol), &[0; SOCKET_ID]);
         if let Stored::Tags(map, _) | Stored::Origins(map) = scope.stored {
             let fd = map.as_raw_fd().to_ne_bytes();
@@ -121,21 +127,22 @@ impl Diag {
             body.extend(attribute(INET_DIAG_REQ_SK_BPF_STORAGES | NLA_F_NESTED, &inner));
         }
         self.send(SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST | NLM_F_DUMP, &body)?;
-        let mut found = Vec::new();
         loop {
             let length = recv(self.socket.as_raw_fd(), &mut self.buffer, MsgFlags::empty())?;
             for (kind, body) in messages(&self.buffer[..length]) {
                 match kind {
-                    NLMSG_DONE => return Ok(found),
+                    NLMSG_DONE => return Ok(()),
                     NLMSG_ERROR => match error_of(body) {
                         // No such protocol in this kernel: no such sockets.
-                        Some(libc::ENOENT | libc::EOPNOTSUPP) => return Ok(found),
+                        Some(libc::ENOENT | libc::EOPNOTSUPP) => return Ok(()),
                         Some(errno) => return Err(io::Error::from_raw_os_error(errno)),
                         None => {}
                     },
                     SOCK_DIAG_BY_FAMILY if is_in_scope(body, scope) => {
-                        if let Some(id) = body.get(4..4 + SOCKET_ID).and_then(|id| id.try_into().ok()) {
-                            found.push(id);
+                        if let (Some(message), Some(id)) =
+                            (body.first_chunk(), body.get(4..).and_then(|rest| rest.first_chunk()))
+                        {
+                            found(id, message)?;
                         }
                     }
                     _ => {}

@@ -139,6 +139,16 @@ pub(super) fn update<K: Plain, V: Plain>(map: BorrowedFd<'_>, key: &K, value: &V
     bpf(Command::MapUpdate, &ElementAttr::new(map, key, std::ptr::from_ref(value) as u64, 0)).map(drop)
 }
 
+/// Writes a value under a key that has none; one that is there stays.
+pub(super) fn insert<K: Plain, V: Plain>(map: BorrowedFd<'_>, key: &K, value: &V) -> io::Result<()> {
+    const BPF_NOEXIST: u64 = 1;
+    let attr = ElementAttr::new(map, key, std::ptr::from_ref(value) as u64, BPF_NOEXIST);
+    match bpf(Command::MapUpdate, &attr) {
+        Err(error) if error.raw_os_error() != Some(libc::EEXIST) => Err(error),
+        _ => Ok(()),
+    }
+}
+
 /// Removes a key; absent is fine.
 pub(super) fn delete<K: Plain>(map: BorrowedFd<'_>, key: &K) -> io::Result<()> {
     match bpf(Command::MapDelete, &ElementAttr::new(map, key, 0, 0)) {

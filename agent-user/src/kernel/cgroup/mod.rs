@@ -1,5 +1,7 @@
 //! Cgroup v2 as the kernel side sees it: paths below the one true root, and ids, which are inode numbers.
 
+mod halt;
+
 use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
@@ -9,6 +11,8 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::OnceLock;
 
 use anyhow::{Context as _, bail};
+
+pub use self::halt::{Events, events, kill, set_frozen, wait};
 
 /// Where cgroup v2 is mounted, on hybrid hosts too.
 pub fn root() -> anyhow::Result<PathBuf> {
@@ -121,8 +125,7 @@ pub fn procs(dir: &Path) -> anyhow::Result<Vec<u32>> {
 
 /// Whether a process is in a cgroup or below it.
 pub fn is_populated(dir: &Path) -> bool {
-    fs::read_to_string(dir.join("cgroup.events"))
-        .is_ok_and(|events| events.lines().any(|line| line == "populated 1"))
+    events(dir).is_ok_and(|events| events.populated)
 }
 
 /// The ids of a cgroup and of all below it.
