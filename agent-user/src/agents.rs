@@ -5,16 +5,18 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use agent_abi::{AgentState, MODE_HELD, MODE_ISOLATED, MODE_RUN};
+use agent_abi::{AgentState, MODE_HELD, MODE_ISOLATED};
 use anyhow::{Context, Result, bail};
 use arc_swap::ArcSwap;
+use tokio::sync::Semaphore;
 use tracing::{info, warn};
 
 use crate::decide::stop::{Level, Selector};
 use crate::gate::Gate;
-use crate::identity::Agent;
+use crate::identity::{Agent, READING};
+use crate::kernel::sock_diag::Destroyed;
 use crate::kernel::{Kernel, cgroup};
-use crate::record::entry::{AgentHeld, Entry};
+use crate::record::entry::{AgentHeld, Entry, Halt};
 use crate::record::log::Log;
 use crate::record::metrics::Metrics;
 use crate::selectors::{Selectors, Walk};
@@ -123,10 +125,11 @@ impl Agents {
         self.root.join(path.trim_start_matches('/'))
     }
 
-    /// The cgroups of an agent.
-    pub fn dirs_of(&self, number: u32) -> Vec<PathBuf> {
+    /// The cgroups of an agent: their paths below the root, and their directories.
+    pub fn cgroups_of(&self, number: u32) -> Vec<(String, PathBuf)> {
         let held = self.held_now();
-        held.iter().filter(|(_, held)| held.agent.number == number).map(|(path, _)| self.dir(path)).collect()
+        let own = held.iter().filter(|(_, held)| held.agent.number == number);
+        own.map(|(path, _)| (path.clone(), self.dir(path))).collect()
     }
 
     /// The agent in whose cgroup a process is. Also `Some` for cgroups nested below an agent's.
@@ -141,12 +144,58 @@ impl Agents {
     /// Makes the kernel's state of an agent what the stops in force say.
     pub fn apply_stops(&self, agent: &Agent) -> Result<()> {
         let _applying = self.applying.lock().unwrap_or_else(PoisonError::into_inner);
-        let mode = match self.gate.rules().hold_of_agent(&agent.name) {
-            None => MODE_RUN,
-            Some(Level::Refuse) => MODE_HELD,
-            Some(Level::Isolate | Level::Freeze | Level::Kill) => MODE_ISOLATED,
+        let state = state(self.gate.rules().hold_of_agent(&agent.name));
+        self.kernel.set_state(agent.number, state.unwrap_or(AgentState::RUN))
+    }
+
+    /// Makes what the kernel holds every agent to, known or not, what the stops in force say.
+    pub fn apply_to_everybody(&self) -> Result<()> {
+        let _applying = self.applying.lock().unwrap_or_else(PoisonError::into_inner);
+        self.kernel.set_everybody(state(self.gate.rules().hold_of_everybody()))
+    }
+
+    /// Lets the processes of an agent go on after a stop of this level, unless another one keeps them frozen.
+    pub fn thaw(&self, agent: &Agent, released: Level) -> Result<()> {
+        let is_frozen = |level: Option<Level>| level >= Some(Level::Freeze);
+        if !is_frozen(Some(released)) || is_frozen(self.gate.rules().hold_of_agent(&agent.name)) {
+            return Ok(());
+        }
+        self.cgroups_of(agent.number).iter().try_for_each(|(_, dir)| cgroup::set_frozen(dir, false))
+    }
+
+    /// Freezes or kills what is in a cgroup though its agent is stopped at that level: a process that came later.
+    fn halt_latecomers(&self, path: &str, held: &Held) -> Result<()> {
+        let rules = self.gate.rules();
+        let Some(stop) = rules.stop_of_agent(&held.agent.name).filter(|stop| stop.level >= Level::Freeze)
+        else {
+            return Ok(());
         };
-        self.kernel.set_state(agent.number, AgentState { mode, errno: 0 })
+        let dir = self.dir(path);
+        let events = cgroup::events(&dir)?;
+        if !events.populated || (stop.level == Level::Freeze && events.frozen) {
+            return Ok(());
+        }
+        let pids = cgroup::procs(&dir)?;
+        if stop.level == Level::Kill {
+            cgroup::kill(&dir)?
+        } else {
+            cgroup::set_frozen(&dir, true)?
+        }
+        warn!(
+            stop = &*stop.id,
+            cgroup = path,
+            ?pids,
+            level = stop.level.label(),
+            "stopped a process that came later"
+        );
+        self.log.record(&Entry::Halt(Halt {
+            stop: &stop.id,
+            agent: &held.agent.name,
+            cgroup: path,
+            level: stop.level,
+            pids: &pids,
+        }));
+        Ok(())
     }
 
     /// The agent of this name, known to the kernel from now on in the state its stops ask for.
@@ -156,7 +205,12 @@ impl Agents {
             return Ok(Arc::clone(agent));
         }
         let number = self.state.agent_number(name)?;
-        let agent = Arc::new(Agent { number, name: name.into(), metrics: self.metrics.agent(name) });
+        let agent = Arc::new(Agent {
+            number,
+            name: name.into(),
+            metrics: self.metrics.agent(name),
+            reading: Arc::new(Semaphore::new(READING)),
+        });
         let mut agents = HashMap::clone(&known);
         agents.insert(number, Arc::clone(&agent));
         self.by_number.store(Arc::new(agents));
@@ -191,12 +245,10 @@ impl Agents {
         Ok(())
     }
 
-    /// Destroys the sockets of an agent in every network namespace its processes are in. Returns how many it destroyed
-    /// and how many are left.
-    pub fn destroy_sockets(&self, agent: &Agent) -> Result<(u32, u32)> {
-        let agents = HashSet::from([agent.number]);
-        let destroyed = self.kernel.destroy_below(&self.dirs_of(agent.number), &agents)?;
-        Ok((destroyed.total(), destroyed.left))
+    /// Destroys the sockets of an agent in every network namespace its processes are in.
+    pub fn destroy_sockets(&self, agent: &Agent) -> Result<Destroyed> {
+        let dirs: Vec<PathBuf> = self.cgroups_of(agent.number).into_iter().map(|(_, dir)| dir).collect();
+        self.kernel.destroy_below(&dirs, &HashSet::from([agent.number]))
     }
 
     /// Brings what is held in line with the cgroup tree. Called whenever the tree may have changed. Returns what could
@@ -221,6 +273,9 @@ impl Agents {
                 let _ = std::fs::remove_dir(&dir);
             }
             if cgroup::id(&dir).is_ok_and(|id| id == held.id) {
+                if let Err(error) = self.halt_latecomers(path, held) {
+                    warn!(cgroup = path, error = format!("{error:#}"), "a stopped agent's processes go on");
+                }
                 return true;
             }
             info!(agent = &*held.agent.name, cgroup = path, "gone");
@@ -269,6 +324,10 @@ impl Agents {
         if name.is_empty() || name.len() > 128 || name.chars().any(char::is_control) {
             bail!("agent name {name:?}: give 1 to 128 printable characters");
         }
+        let rules = self.gate.rules();
+        if let Some(stop) = rules.stop_of_agent(name).filter(|stop| stop.level >= Level::Freeze) {
+            bail!("agent {name:?} is stopped ({}, level {}): release it first", stop.id, stop.level.label());
+        }
         let mut held = self.held_now();
         let stem = name.replace('/', "_");
         for n in 1.. {
@@ -283,6 +342,15 @@ impl Agents {
         }
         bail!("no free cgroup name for agent {name:?}")
     }
+}
+
+/// What the kernel holds an agent to for a stop of this level.
+fn state(level: Option<Level>) -> Option<AgentState> {
+    let mode = match level? {
+        Level::Refuse => MODE_HELD,
+        Level::Isolate | Level::Freeze | Level::Kill => MODE_ISOLATED,
+    };
+    Some(AgentState { mode, errno: 0 })
 }
 
 fn file_name(dir: &Path) -> String {

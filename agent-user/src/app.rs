@@ -81,7 +81,7 @@ pub fn run(config: &Config) -> Result<()> {
         ledger: Arc::new(Ledger::default()),
         decisions: Ids::new(),
         limits: limits(config),
-        workflow: Extractors::compile(&config.workflow),
+        workflow: Arc::new(Extractors::compile(&config.workflow)),
         cancels: Semaphore::new(CANCELS),
         arguments: config.records.arguments,
         evidence_window: Duration::try_from(config.evidence_window).unwrap_or_default(),
@@ -105,6 +105,7 @@ pub fn run(config: &Config) -> Result<()> {
         parts.kernel.remove_listener(cookie)?;
     }
     // Stops are in the gate and agents' states in the kernel before the first connection can be accepted.
+    parts.agents.apply_to_everybody()?;
     parts.agents.take_over(&selectors)?;
     parts.kernel.retire_other_versions()?;
     listen_for_agents(&parts, &listeners);

@@ -1,8 +1,12 @@
 //! Who is behind a connection: the agent, as the kernel tagged it, and the process that called `connect`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use agent_abi::Origin;
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 
 use crate::record::metrics::AgentMetrics;
 use crate::session::Process;
@@ -15,7 +19,12 @@ pub struct Agent {
     pub number: u32,
     pub name: Arc<str>,
     pub metrics: AgentMetrics,
+    /// Bounds how many of its processes' environments are read at a time.
+    pub reading: Arc<Semaphore>,
 }
+
+/// Environments of one agent that are read at a time.
+pub const READING: usize = 4;
 
 /// Who opened a connection.
 #[derive(Clone, Debug)]
@@ -34,7 +43,8 @@ pub struct Identity {
 
 impl Identity {
     /// Completes what the kernel knows with what `/proc` knows.
-    pub fn resolve(agent: Arc<Agent>, origin: &Origin, workflow: &Extractors) -> Identity {
+    pub async fn resolve(agent: Arc<Agent>, origin: &Origin, workflow: &Arc<Extractors>) -> Identity {
+        let workflow = workflow_of(&agent, origin.tgid, workflow).await;
         let exe = std::fs::read_link(format!("/proc/{}/exe", origin.tgid)).ok();
         let exe = exe.map(|path| path.to_string_lossy().into());
         Identity {
@@ -43,7 +53,27 @@ impl Identity {
             uid: origin.uid,
             exe,
             process: Process::read(origin.tgid),
-            workflow: workflow.of_process(origin.tgid),
+            workflow,
         }
     }
+}
+
+/// Time for a process to let its environment be read.
+const WORKFLOW_WITHIN: Duration = Duration::from_millis(100);
+/// What a process says of its workflow. Its environment lies in its own memory, which it can make unreadable for as long
+/// as it likes (userfaultfd, FUSE): such a process has no workflow, and holds up nobody but its own agent.
+async fn workflow_of(agent: &Agent, pid: u32, extractors: &Arc<Extractors>) -> OfProcess {
+    if !extractors.reads_processes() {
+        return OfProcess::default();
+    }
+    let (reading, extractors) = (Arc::clone(&agent.reading), Arc::clone(extractors));
+    let read = async move {
+        let permit = reading.acquire_owned().await.ok()?;
+        let read = move || {
+            let _permit = permit;
+            extractors.of_process(pid)
+        };
+        spawn_blocking(read).await.ok()
+    };
+    timeout(WORKFLOW_WITHIN, read).await.ok().flatten().unwrap_or_default()
 }

@@ -32,7 +32,7 @@ pub struct Parts {
     pub metrics: Arc<Metrics>,
     pub decisions: Ids,
     pub limits: Limits,
-    pub workflow: Extractors,
+    pub workflow: Arc<Extractors>,
     pub arguments: Arguments,
     pub evidence_window: Duration,
     /// Bounds how many cancels a stop sends at a time.

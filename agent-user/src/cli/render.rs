@@ -66,17 +66,40 @@ pub(super) fn receipt_text(receipt: &Value) -> String {
 }
 
 fn effect_text(effect: &Value) -> String {
-    format!(
-        "  {}: {}, {}{}\n",
+    let mut shown = format!(
+        "  {}: {}, {}",
         text(&effect["agent"]),
         count(&effect["processes"], "process", "processes"),
         count(&effect["connections"], "connection", "connections"),
-        if effect["isolated"] == true {
-            format!(", isolated, {} sockets destroyed", effect["sockets_destroyed"])
-        } else {
-            String::new()
-        },
-    )
+    );
+    if effect["isolated"] == true {
+        shown += &format!(
+            "; network cut, {} destroyed ({} bytes unread, {} unsent)",
+            count(&effect["sockets_destroyed"], "socket", "sockets"),
+            effect["bytes_unread"],
+            effect["bytes_unsent"],
+        );
+    }
+    shown.push('\n');
+    for cgroup in items(&effect["cgroups"]) {
+        let state = match (&cgroup["populated"], &cgroup["frozen"]) {
+            (Value::Bool(false), _) => "empty",
+            (_, Value::Bool(true)) => "frozen",
+            _ => "RUNS",
+        };
+        shown += &format!("    cgroup {}: {state}\n", text(&cgroup["path"]));
+    }
+    for process in items(&effect["process_list"]) {
+        shown += &format!(
+            "    process {} {} ({}): {}, {}\n",
+            process["pid"],
+            text(&process["comm"]),
+            text(&process["exe"]),
+            text(&process["done"]),
+            count(&process["sockets_destroyed"], "socket destroyed", "sockets destroyed"),
+        );
+    }
+    shown
 }
 
 pub(super) fn drill_text(drill: &Value) -> String {

@@ -36,7 +36,7 @@ pub async fn run(stream: TcpStream, origin: Origin, netns: Arc<Netns>, parts: Ar
         warn!(agent = origin.agent, pid = origin.tgid, "a connection of nobody we know was closed");
         return;
     };
-    let identity = Identity::resolve(agent, &origin, &parts.workflow);
+    let identity = Identity::resolve(agent, &origin, &parts.workflow).await;
     let destination = entry::address(origin.addr, origin.port);
     let scene = Scene::of_connection(destination, identity.workflow.value());
     let listed = parts.ledger.open(identity, destination, scene.clone());

@@ -30,8 +30,8 @@ use tracing::warn;
 
 use crate::accept::Listeners;
 use crate::decide::stop::{Level, Operator, Selector, Terms};
-use crate::kernel::cgroup;
 use crate::kernel::netns::Netns;
+use crate::kernel::{cgroup, process};
 use crate::orders::{Order, Orders};
 use crate::parts::Parts;
 use crate::record::entry::{Entry, Intrusion};
@@ -183,7 +183,8 @@ fn identify(credentials: &UCred) -> Result<(Operator, String)> {
     let uid = credentials.uid();
     let user = nix::unistd::User::from_uid(uid.into()).ok().flatten();
     let user = user.map_or_else(|| uid.to_string(), |user| user.name);
-    Ok((Operator { uid: Some(uid), pid: Some(pid), user, login: None }, cgroup))
+    let login = process::login(u32::try_from(pid)?).context("read who has logged in")?;
+    Ok((Operator { uid: Some(uid), pid: Some(pid), user, login }, cgroup))
 }
 
 fn problem(status: StatusCode, error: String) -> Response {

@@ -1,42 +1,156 @@
 //! What a stop does to agents beyond their calls: in the kernel, to their sockets, to their processes.
 
+use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use anyhow::{Context, Result, ensure};
+use tokio::task::JoinSet;
+
+use super::receipt::{CgroupEffect, Done, Effect, LISTED, ProcessEffect};
 use crate::agents::Agents;
 use crate::decide::stop::{Level, Stop};
 use crate::identity::Agent;
-use crate::kernel::cgroup;
+use crate::kernel::process::{self, Process};
+use crate::kernel::{cgroup, sock_diag};
 
-use super::receipt::Effect;
+/// Time for the kernel to say that a cgroup is frozen, or empty.
+const DONE_WITHIN: Duration = Duration::from_secs(1);
+/// Time to look up which sockets each process holds. Evidence must not hold the stop up.
+const LOOK_WITHIN: Duration = Duration::from_millis(20);
 
 /// The kernel's part of an order: one map write per agent, from which on connects fail and packets stay.
 pub(super) fn begin(agents: &Agents, agent: &Agent, stop: &Stop) -> Effect {
     let applied = agents.apply_stops(agent);
-    let dirs = agents.dirs_of(agent.number);
-    let processes = dirs.iter().map(|dir| cgroup::procs(dir).map_or(0, |procs| procs.len())).sum();
+    let cgroups = agents.cgroups_of(agent.number);
+    let processes = cgroups.iter().map(|(_, dir)| cgroup::procs(dir).map_or(0, |procs| procs.len())).sum();
     Effect {
         agent: Arc::clone(&agent.name),
         connections: 0,
         processes,
+        process_list: Vec::new(),
         isolated: stop.level >= Level::Isolate && applied.is_ok(),
         sockets_destroyed: 0,
+        bytes_unread: 0,
+        bytes_unsent: 0,
+        cgroups: Vec::new(),
         error: applied.err().map(|error| format!("kernel state not written: {error:#}")),
     }
 }
 
-/// Cuts what lives besides our connections: sockets that were there before, inbound ones, UDP.
-pub(super) async fn destroy_sockets(agents: &Arc<Agents>, concerned: &[Arc<Agent>], effects: &mut [Effect]) {
-    for (agent, effect) in concerned.iter().zip(effects) {
+/// From level `isolate` on: cuts what lives besides our connections, then freezes and kills. All agents at a time.
+pub(super) async fn enforce(
+    agents: &Arc<Agents>,
+    concerned: &[Arc<Agent>],
+    effects: &mut [Effect],
+    level: Level,
+) {
+    let mut tasks = JoinSet::new();
+    for (index, agent) in concerned.iter().enumerate() {
         let (agents, agent) = (Arc::clone(agents), Arc::clone(agent));
-        let destroyed = tokio::task::spawn_blocking(move || agents.destroy_sockets(&agent)).await;
-        match destroyed {
-            Ok(Ok((destroyed, 0))) => effect.sockets_destroyed = destroyed,
-            Ok(Ok((destroyed, left))) => {
-                effect.sockets_destroyed = destroyed;
-                effect.error = Some(format!("{left} sockets could not be destroyed"));
+        let mut effect = effects[index].clone();
+        tasks.spawn_blocking(move || {
+            if let Err(error) = enforce_on(&agents, &agent, level, &mut effect) {
+                effect.error = Some(format!("{error:#}"));
             }
-            Ok(Err(error)) => effect.error = Some(format!("sockets not destroyed: {error:#}")),
-            Err(error) => effect.error = Some(format!("sockets not destroyed: {error}")),
+            (index, effect)
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        match done {
+            Ok((index, effect)) => effects[index] = effect,
+            // Nobody knows whose it was: all of them are in doubt.
+            Err(error) => effects.iter_mut().for_each(|effect| effect.error = Some(error.to_string())),
         }
+    }
+}
+
+fn enforce_on(agents: &Agents, agent: &Agent, level: Level, effect: &mut Effect) -> Result<()> {
+    let before = Before::of(agents, agent);
+    let destroyed = agents.destroy_sockets(agent).context("sockets not destroyed");
+    let cgroups = agents.cgroups_of(agent.number);
+    let mut halted = Vec::new();
+    for (path, dir) in cgroups.iter().filter(|_| level >= Level::Freeze) {
+        let state = halt(dir, level).with_context(|| format!("{} cgroup {path}", level.label()));
+        match state {
+            Ok(events) => effect.cgroups.push(CgroupEffect {
+                path: path.clone(),
+                populated: events.populated,
+                frozen: events.frozen,
+            }),
+            Err(error) => halted.push(error),
+        }
+    }
+    let done = match level {
+        Level::Refuse | Level::Isolate => Done::Isolated,
+        _ if !halted.is_empty() => Done::Unconfirmed,
+        Level::Freeze => Done::Frozen,
+        Level::Kill => Done::Killed,
+    };
+    if let Ok(destroyed) = &destroyed {
+        effect.sockets_destroyed = destroyed.total();
+        (effect.bytes_unread, effect.bytes_unsent) = (destroyed.unread, destroyed.unsent);
+    }
+    effect.process_list = before.processes(destroyed.as_ref().ok(), done);
+    let destroyed = destroyed?;
+    if let Some(error) = halted.pop() {
+        return Err(error);
+    }
+    ensure!(destroyed.left == 0, "{} sockets could not be destroyed", destroyed.left);
+    Ok(())
+}
+
+/// Freezes or kills what is in a cgroup, and waits until the kernel says that it is done.
+fn halt(dir: &std::path::Path, level: Level) -> Result<cgroup::Events> {
+    if level == Level::Kill {
+        cgroup::kill(dir)?;
+        let events = cgroup::wait(dir, DONE_WITHIN, |events| !events.populated)?;
+        ensure!(!events.populated, "not empty after {} s", DONE_WITHIN.as_secs());
+        return Ok(events);
+    }
+    cgroup::set_frozen(dir, true)?;
+    let events = cgroup::wait(dir, DONE_WITHIN, |events| events.frozen)?;
+    ensure!(events.frozen, "not frozen after {} s", DONE_WITHIN.as_secs());
+    Ok(events)
+}
+
+/// The processes of an agent and what they hold, from before anything was done to them.
+struct Before {
+    processes: Vec<(Process, HashSet<u64>)>,
+}
+
+impl Before {
+    fn of(agents: &Agents, agent: &Agent) -> Before {
+        let until = Instant::now() + LOOK_WITHIN;
+        let mut processes = Vec::new();
+        for (_, dir) in agents.cgroups_of(agent.number) {
+            let room = LISTED.saturating_sub(processes.len());
+            // A cgroup that has just gone has no processes.
+            let found = process::in_cgroup(&dir, room).unwrap_or_default();
+            processes.extend(found.list.into_iter().map(|process| {
+                let in_time = Instant::now() < until;
+                let sockets = if in_time { process::sockets(process.pid).ok() } else { None };
+                (process, sockets.unwrap_or_default())
+            }));
+        }
+        Before { processes }
+    }
+
+    fn processes(self, destroyed: Option<&sock_diag::Destroyed>, done: Done) -> Vec<ProcessEffect> {
+        let processes = self.processes.into_iter().map(|(process, sockets)| {
+            let share = destroyed.map(|destroyed| destroyed.held_by(&sockets)).unwrap_or_default();
+            ProcessEffect {
+                pid: process.pid,
+                comm: process.comm,
+                exe: process.exe,
+                uid: process.uid,
+                started: process.started,
+                done,
+                sockets_destroyed: share.sockets,
+                bytes_unread: share.unread,
+                bytes_unsent: share.unsent,
+            }
+        });
+        processes.collect()
     }
 }

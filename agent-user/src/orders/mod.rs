@@ -125,6 +125,9 @@ impl Orders {
     async fn carry_out(&self, stop: &Arc<Stop>, stops: Vec<Arc<Stop>>, issued: Instant) {
         let generation = self.publish(stops.clone());
         let mut problems = Vec::new();
+        if let Err(error) = self.parts.agents.apply_to_everybody() {
+            problems.push(format!("agents that come later are not held in the kernel: {error:#}"));
+        }
         let agents = self.parts.agents.matching(&stop.selector);
         let mut effects: Vec<Effect> =
             agents.iter().map(|agent| enforce::begin(&self.parts.agents, agent, stop)).collect();
@@ -138,7 +141,7 @@ impl Orders {
             ));
         }
         if stop.level >= Level::Isolate {
-            enforce::destroy_sockets(&self.parts.agents, &agents, &mut effects).await;
+            enforce::enforce(&self.parts.agents, &agents, &mut effects, stop.level).await;
         }
         problems.extend(
             effects

@@ -1,5 +1,6 @@
 //! What an operator is told of a stop: from a receipt a third person can tell exactly what happened.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -59,14 +60,64 @@ pub struct Effect {
     pub agent: Arc<str>,
     /// Open connections in scope, idle ones included.
     pub connections: usize,
-    /// Processes in the agent's cgroups.
+    /// How many processes were in its cgroups when the order came.
     pub processes: usize,
+    /// The first [`LISTED`] of them, from level `isolate` on.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub process_list: Vec<ProcessEffect>,
     /// Its network is cut in the kernel.
     pub isolated: bool,
-    /// Sockets the kernel destroyed, beyond the connections above.
+    /// Sockets the kernel destroyed, our own connections with it included.
     pub sockets_destroyed: u32,
+    /// Bytes left in the queues of the TCP sockets among them: read by nobody, and not known to have arrived.
+    pub bytes_unread: u64,
+    pub bytes_unsent: u64,
+    /// The state of its cgroups afterwards, from level `freeze` on.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub cgroups: Vec<CgroupEffect>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+}
+
+/// Longest list of processes in a receipt; the counts are exact.
+pub const LISTED: usize = 256;
+
+/// One process of a stopped agent, as it was when the order came, and what was done to it.
+#[derive(Clone, Debug, Serialize)]
+pub struct ProcessEffect {
+    pub pid: u32,
+    /// The name it gives itself.
+    pub comm: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exe: Option<PathBuf>,
+    pub uid: u32,
+    pub started: Timestamp,
+    pub done: Done,
+    /// Its share of the sockets destroyed; one that several processes hold is in the share of each.
+    pub sockets_destroyed: u32,
+    pub bytes_unread: u64,
+    pub bytes_unsent: u64,
+}
+
+/// What was done to a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Done {
+    /// It runs, without a network.
+    Isolated,
+    Frozen,
+    Killed,
+    /// The kernel did not say in time that it was done.
+    Unconfirmed,
+}
+
+/// `cgroup.events` of a stopped agent's cgroup.
+#[derive(Clone, Debug, Serialize)]
+pub struct CgroupEffect {
+    /// Below the cgroup v2 root.
+    pub path: String,
+    pub populated: bool,
+    pub frozen: bool,
 }
 
 /// What has run into a stop since it is in force, or since the daemon began.

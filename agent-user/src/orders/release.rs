@@ -65,8 +65,11 @@ impl Orders {
         self.parts.book.release(&stop, release.clone());
         self.count_active();
         info!(stop = id, scope = %stop.selector, "released");
-        for agent in self.parts.agents.matching(&stop.selector) {
-            let applied = self.parts.agents.apply_stops(&agent);
+        let agents = &self.parts.agents;
+        let applied = agents.apply_to_everybody();
+        applied.with_context(|| format!("stop {id} is released, but the kernel still holds everybody"))?;
+        for agent in agents.matching(&stop.selector) {
+            let applied = agents.apply_stops(&agent).and_then(|()| agents.thaw(&agent, stop.level));
             applied.with_context(|| {
                 format!("stop {id} is released, but the kernel still holds agent {} as stopped", agent.name)
             })?;

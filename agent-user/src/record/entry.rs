@@ -6,7 +6,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::decide::stop::Operator;
+use crate::decide::stop::{Level, Operator};
 use crate::fate::Fate;
 use crate::identity::Identity;
 use crate::ledger::Call;
@@ -42,7 +42,9 @@ pub enum Entry<'a> {
     Stop(StopEntry<'a>),
     /// What a stop did to one call, or learned of it later.
     StopEffect(StopEffect<'a>),
-    /// A stop was released.
+    /// A process that came later was frozen or killed for a stop.
+    Halt(Halt<'a>),
+    /// A stop was released, or its release was asked for.
     Release(Release<'a>),
     /// A cancel on the wire: the agent's own, or the one a stop sent.
     Cancel(Cancel<'a>),
@@ -68,6 +70,7 @@ impl Entry<'_> {
             Entry::Result(_) => "result",
             Entry::Stop(_) => "stop",
             Entry::StopEffect(_) => "stop_effect",
+            Entry::Halt(_) => "halt",
             Entry::Release(_) => "release",
             Entry::Cancel(_) => "cancel",
             Entry::Policy(_) => "policy",
@@ -184,6 +187,15 @@ pub struct StopEffect<'a> {
     /// The late answer says that the call failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub is_error: Option<bool>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Halt<'a> {
+    pub stop: &'a str,
+    pub agent: &'a str,
+    pub cgroup: &'a str,
+    pub level: Level,
+    pub pids: &'a [u32],
 }
 
 #[derive(Debug, Serialize)]

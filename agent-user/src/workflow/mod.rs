@@ -48,6 +48,11 @@ impl Extractors {
         self.list.is_empty()
     }
 
+    /// Some extractor looks at the process behind a connection.
+    pub fn reads_processes(&self) -> bool {
+        self.list.iter().any(|extractor| matches!(extractor, Extractor::Env(_) | Extractor::Unit))
+    }
+
     /// Looks at the process behind a connection; reads nothing that no extractor asks for. A process that is gone
     /// says nothing, nor does `pid` 0.
     pub fn of_process(&self, pid: u32) -> OfProcess {
