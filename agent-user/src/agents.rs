@@ -1,6 +1,6 @@
 //! The agents of this host: who they are, which cgroups are theirs, and that the kernel holds each of them.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,8 +14,7 @@ use tracing::{info, warn};
 use crate::decide::stop::{Level, Selector};
 use crate::gate::Gate;
 use crate::identity::{Agent, READING};
-use crate::kernel::sock_diag::Destroyed;
-use crate::kernel::{Kernel, cgroup};
+use crate::kernel::{Kernel, Maps, cgroup};
 use crate::record::entry::{AgentHeld, Entry, Halt};
 use crate::record::log::Log;
 use crate::record::metrics::Metrics;
@@ -143,15 +142,39 @@ impl Agents {
 
     /// Makes the kernel's state of an agent what the stops in force say.
     pub fn apply_stops(&self, agent: &Agent) -> Result<()> {
-        let _applying = self.applying.lock().unwrap_or_else(PoisonError::into_inner);
-        let state = state(self.gate.rules().hold_of_agent(&agent.name));
-        self.kernel.set_state(agent.number, state.unwrap_or(AgentState::RUN))
+        let hold = || state(self.gate.rules().hold_of_agent(&agent.name));
+        self.apply(hold, |state| self.kernel.set_state(agent.number, state.unwrap_or(AgentState::RUN)))
     }
 
     /// Makes what the kernel holds every agent to, known or not, what the stops in force say.
     pub fn apply_to_everybody(&self) -> Result<()> {
+        let hold = || state(self.gate.rules().hold_of_everybody());
+        self.apply(hold, |state| self.kernel.set_everybody(state))
+    }
+
+    /// Writes a state to the kernel. The command line writes there too when we do not answer, and leaves its order
+    /// before it writes for the last time: so whoever writes over it sees the order before or after.
+    fn apply(
+        &self,
+        hold: impl Fn() -> Option<AgentState>,
+        write: impl Fn(Option<AgentState>) -> Result<()>,
+    ) -> Result<()> {
         let _applying = self.applying.lock().unwrap_or_else(PoisonError::into_inner);
-        self.kernel.set_everybody(state(self.gate.rules().hold_of_everybody()))
+        let wanted = hold();
+        if wanted.is_some_and(|state| state.mode == MODE_ISOLATED) {
+            return write(wanted);
+        }
+        self.gate.look();
+        let wanted = hold();
+        write(wanted)?;
+        self.gate.look();
+        let now = hold();
+        if now == wanted { Ok(()) } else { write(now) }
+    }
+
+    /// The kernel side's maps.
+    pub fn maps(&self) -> &Maps {
+        &self.kernel
     }
 
     /// Lets the processes of an agent go on after a stop of this level, unless another one keeps them frozen.
@@ -204,7 +227,7 @@ impl Agents {
         if let Some(agent) = known.values().find(|agent| &*agent.name == name) {
             return Ok(Arc::clone(agent));
         }
-        let number = self.state.agent_number(name)?;
+        let number = self.state.agent_number(name);
         let agent = Arc::new(Agent {
             number,
             name: name.into(),
@@ -243,12 +266,6 @@ impl Agents {
             self.kernel.let_go(replaced.id)?;
         }
         Ok(())
-    }
-
-    /// Destroys the sockets of an agent in every network namespace its processes are in.
-    pub fn destroy_sockets(&self, agent: &Agent) -> Result<Destroyed> {
-        let dirs: Vec<PathBuf> = self.cgroups_of(agent.number).into_iter().map(|(_, dir)| dir).collect();
-        self.kernel.destroy_below(&dirs, &HashSet::from([agent.number]))
     }
 
     /// Brings what is held in line with the cgroup tree. Called whenever the tree may have changed. Returns what could

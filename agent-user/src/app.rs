@@ -1,32 +1,31 @@
-//! The daemon: every part is built once, here, in the order in which each depends on the one before. What is held
-//! in the kernel is held before anything that could fail later.
+//! The daemon: every part is built once, here and in [`crate::hold`], in the order in which each depends on the one
+//! before. What is held in the kernel is held before anything that could fail later.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use agent_abi::Settings;
 use anyhow::{Context, Result};
 use tokio::sync::Semaphore;
 use tracing::warn;
 
 use crate::accept::Listeners;
-use crate::agents::Agents;
 use crate::book::Book;
-use crate::config::{Config, Fail, STALE_AFTER};
+use crate::config::Config;
 use crate::control::{self, Control};
-use crate::daemon::{Daemon, attach_points, listen_for_agents};
-use crate::decide::policy::{Bias, Policy};
+use crate::daemon::{Daemon, listen_for_agents};
 use crate::decode::Limits;
-use crate::gate::Gate;
-use crate::kernel::{self, Kernel, cgroup};
+use crate::hold::Hold;
+use crate::kernel::Kernel;
 use crate::ledger::Ledger;
 use crate::orders::Orders;
 use crate::parts::{Ids, Parts};
+use crate::place::Places;
 use crate::record::entry::{self, Entry};
 use crate::record::log::Log;
 use crate::record::metrics::Metrics;
 use crate::reload::{self, Reloader};
 use crate::selectors::Selectors;
+use crate::spool::Spool;
 use crate::state::State;
 use crate::workflow::Extractors;
 
@@ -34,8 +33,6 @@ use crate::workflow::Extractors;
 const CANCELS: usize = 64;
 /// How often the daemon tells the kernel that it lives.
 const BEAT_EVERY: Duration = Duration::from_secs(1);
-/// Cgroup of a daemon that was started in the root cgroup.
-const OWN_CGROUP: &str = "interlock";
 
 /// Runs the daemon until it is told to end.
 pub fn run(config: &Config) -> Result<()> {
@@ -43,39 +40,22 @@ pub fn run(config: &Config) -> Result<()> {
     let (policy, rules_text) = config.rules.as_deref().map(reload::load).transpose()?.unwrap_or_default();
     raise_file_limit();
     let state = Arc::new(State::load(&config.state_dir)?);
-    let stops = state.stops()?;
     let socket = control::bind(&config.runtime_dir)?;
     let metrics_socket = std::net::TcpListener::bind(config.metrics_addr)
         .with_context(|| format!("metrics_addr {}: bind", config.metrics_addr))?;
     metrics_socket.set_nonblocking(true)?;
 
-    let root = cgroup::root()?;
-    cgroup::leave_root(OWN_CGROUP)?;
-    if config.attach.is_empty() {
-        // The programs sit on what is there now: what `interlock exec` makes must lie below it.
-        std::fs::create_dir_all(root.join(config.exec_cgroup.trim_start_matches('/')))
-            .with_context(|| format!("create cgroup {}", config.exec_cgroup))?;
-    }
-    let attach = attach_points(config, &root)?;
-    let kernel = Arc::new(Kernel::attach(&kernel::Options {
-        pin_dir: config.pin_dir.clone(),
-        attach,
-        settings: settings(config, &policy),
-    })?);
-
     let metrics = Arc::new(Metrics::new()?);
-    let (log, log_writer) = Log::open(&config.records.path, Arc::clone(&metrics))?;
-    let gate = Arc::new(Gate::new(policy, stops));
-    metrics.policy_generation.set(1);
-    let agents = Arc::new(Agents::new(
-        Arc::clone(&kernel),
-        Arc::clone(&state),
-        Arc::clone(&gate),
-        Arc::clone(&metrics),
-        Arc::clone(&log),
-        root,
-        config.exec_cgroup.clone(),
-    ));
+    let records = Log::open(&config.records.path, Arc::clone(&metrics));
+    let (log, log_writer) = match &records {
+        Ok((log, _)) => (Arc::clone(log), None),
+        // Agents are held before that ends us.
+        Err(_) => Log::nowhere(Arc::clone(&metrics)).map(|(log, writer)| (log, Some(writer)))?,
+    };
+    let spool = Spool::new(&config.state_dir);
+    let Hold { kernel, gate, agents } = Hold::take(config, policy, &selectors, &state, &log, &metrics)?;
+    drop(log_writer);
+    let (log, log_writer) = records?;
     let parts = Arc::new(Parts {
         book: Arc::new(Book::new(Arc::clone(&log), Arc::clone(&metrics))),
         ledger: Arc::new(Ledger::default()),
@@ -100,47 +80,37 @@ pub fn run(config: &Config) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().thread_name("relay").build()?;
     let limit = config.limits.connections;
     let listeners = Arc::new(Listeners::new(Arc::clone(&parts), limit, runtime.handle().clone()));
-    // Those of an earlier daemon lead nowhere.
-    for cookie in parts.kernel.listeners()?.into_keys() {
-        parts.kernel.remove_listener(cookie)?;
-    }
-    // Stops are in the gate and agents' states in the kernel before the first connection can be accepted.
-    parts.agents.apply_to_everybody()?;
-    parts.agents.take_over(&selectors)?;
-    parts.kernel.retire_other_versions()?;
     listen_for_agents(&parts, &listeners);
 
     let reloader =
         config.rules.clone().map(|path| Arc::new(Reloader::new(path, rules_text, Arc::clone(&parts))));
-    let orders = Arc::new(Orders::new(Arc::clone(&parts), state, config.require_two));
+    let orders = Arc::new(Orders::new(Arc::clone(&parts), Arc::clone(&state), spool, config.require_two));
+    runtime.block_on(orders.take_up());
     orders.count_active();
+    let places = Places { pin_dir: config.pin_dir.clone(), state_dir: config.state_dir.clone() };
+    if let Err(error) = places.tell(&config.runtime_dir) {
+        warn!(error = format!("{error:#}"), "without this daemon, `interlock stop` will need --config");
+    }
     let control = Control {
         parts: Arc::clone(&parts),
-        orders,
+        orders: Arc::clone(&orders),
         listeners: Arc::clone(&listeners),
         reloader: reloader.clone(),
         records: config.records.path.clone(),
         pin_dir: config.pin_dir.clone(),
+        state,
         metrics_addr: metrics_socket.local_addr()?,
         started: Instant::now(),
     };
     start_control(control, socket, metrics_socket)?;
     start_heartbeat(Arc::clone(&parts.kernel))?;
+    runtime.spawn(async move { orders.watch().await });
     let daemon = Daemon { config: config.clone(), parts, listeners, selectors, reloader };
     runtime.block_on(daemon.run())?;
     // Whatever is still open is dropped here, and recorded.
     runtime.shutdown_timeout(Duration::from_secs(1));
     drop(log_writer);
     Ok(())
-}
-
-fn settings(config: &Config, policy: &Policy) -> Settings {
-    Settings {
-        stale_after_ns: u64::try_from(STALE_AFTER.as_nanos()).unwrap_or(u64::MAX),
-        fail_open: (config.fail == Fail::Open).into(),
-        udp_allowed: (policy.defaults.quic == Bias::Allow).into(),
-        ..Settings::default()
-    }
 }
 
 fn limits(config: &Config) -> Limits {

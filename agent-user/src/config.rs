@@ -13,6 +13,8 @@ use serde::de::DeserializeOwned;
 
 use crate::workflow::Extractor;
 
+/// The configuration of a host.
+pub const CONFIG: &str = "/etc/interlock/config.yaml";
 /// Where CLI commands look for the daemon unless told otherwise.
 pub const RUNTIME_DIR: &str = "/run/interlock";
 const STATE_DIR: &str = "/var/lib/interlock";

@@ -1,10 +1,10 @@
 //! interlock: a kill switch and policy gate for AI agents.
 //!
 //! The map of this folder, in the order in which things happen:
-//! [`app`] builds every part once, [`daemon`] is its life · [`kernel`] holds agents and redirects their connections · [`selectors`] and
+//! [`app`] builds every part once, [`hold`] holds agents before all else, [`daemon`] is its life · [`kernel`] holds agents and redirects their connections · [`selectors`] and
 //! [`agents`] say who is an agent · [`accept`] listens in every network namespace that has one · [`conn`] is the
 //! path of a connection · [`decode`] reads it, [`judge`] and [`decide`] give the verdict, [`forward`] moves the
-//! bytes · [`session`] and [`workflow`] name what goes on between an agent and a server · [`ledger`] and [`book`] know what is in flight, [`orders`] carries out stops · [`record`] is the
+//! bytes · [`session`] and [`workflow`] name what goes on between an agent and a server · [`ledger`] and [`book`] know what is in flight, [`orders`] carries out stops, [`spool`] keeps those that were ordered with no daemon · [`record`] is the
 //! evidence · [`control`] and [`cli`] are the operator's side.
 #![deny(unsafe_code)]
 
@@ -23,6 +23,7 @@ pub mod doctor;
 pub mod fate;
 pub mod forward;
 pub mod gate;
+pub mod hold;
 pub mod identity;
 pub mod judge;
 #[expect(unsafe_code, reason = "raw bpf(2), netlink and setns calls; nowhere else")]
@@ -30,9 +31,11 @@ pub mod kernel;
 pub mod ledger;
 pub mod orders;
 pub mod parts;
+pub mod place;
 pub mod record;
 pub mod reload;
 pub mod selectors;
 pub mod session;
+pub mod spool;
 pub mod state;
 pub mod workflow;

@@ -1,27 +1,31 @@
 //! What must outlive the daemon: the numbers of agents and the stops in force. One JSON file, replaced whole, so
 //! that a crash leaves the old one or the new one.
 //!
-//! A file that cannot be read is an error, not an empty state: starting without the stops it held would release
-//! them.
+//! A file that cannot be read is a fault, not an empty state: to go on without the stops it held would release them.
+//! With a fault the daemon holds everybody, knows nobody by name and saves nothing, until a person has repaired it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, anyhow, bail};
 use jiff::Timestamp;
+use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use tracing::{error, warn};
 
 use crate::decide::stop::{Escalation, Level, Operator, Selector, Stop, Terms};
 
 const FILE: &str = "state.json";
 const VERSION: u32 = 2;
+/// Where agents' numbers begin while those in the file are not known: none of them may be another agent's.
+const UNKNOWN_FROM: u32 = 1 << 31;
 
 /// The durable state and where it lives.
 #[derive(Debug)]
@@ -30,8 +34,12 @@ pub struct State {
     content: Mutex<Content>,
     /// The last stop number given out, saved or not.
     last_stop: AtomicU64,
+    /// Why nothing can be read or saved.
+    fault: Option<String>,
+    /// Something is not on disk that should be.
+    unsaved: AtomicBool,
     /// Keeps a second daemon off the directory.
-    _lock: Flock<File>,
+    _lock: Option<Flock<File>>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -46,9 +54,10 @@ struct Content {
     stops: Vec<SavedStop>,
 }
 
+/// A stop as files keep it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct SavedStop {
+pub struct SavedStop {
     id: String,
     scope: Terms,
     level: Level,
@@ -60,37 +69,44 @@ struct SavedStop {
 }
 
 impl State {
-    /// Reads the state, or begins an empty one where there is no file.
+    /// Reads the state, or begins an empty one where there is no file. What cannot be read is a [`State::fault`].
+    ///
+    /// # Errors
+    /// Another daemon uses it.
     pub fn load(dir: &Path) -> Result<State> {
-        fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
-        let lock = lock(dir)?;
         let path = dir.join(FILE);
-        let remedy = || {
-            format!("state {}: restore it, or remove it to start without the stops it holds", path.display())
+        let made = fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()));
+        let (lock, content) = match made.and_then(|()| lock(dir)) {
+            Ok(lock) => (Some(lock), read(&path)),
+            Err(error) if error.is::<InUse>() => return Err(error),
+            Err(error) => (None, Err(error)),
         };
-        let content = match fs::read(&path) {
-            Ok(bytes) => {
-                let mut value: Value = serde_json::from_slice(&bytes).with_context(remedy)?;
-                match value["version"].as_u64() {
-                    Some(1) => upgrade_from_1(&mut value),
-                    Some(version) if version != u64::from(VERSION) => {
-                        bail!("state {}: version {version} is not known", path.display());
-                    }
-                    _ => {}
-                }
-                serde_json::from_value(value).with_context(remedy)?
+        let (content, fault) = match content {
+            Ok(content) => (content, None),
+            Err(fault) => {
+                let fault = format!("{fault:#}");
+                error!(fault, "state not read: everybody is held isolated until it is repaired");
+                // Later than any number that was given out, and than any that will be.
+                let last_stop = u64::try_from(Timestamp::now().as_second()).unwrap_or(u64::MAX / 2);
+                (Content { last_stop, last_agent: UNKNOWN_FROM, ..Content::new() }, Some(fault))
             }
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Content {
-                version: VERSION,
-                last_stop: 0,
-                last_agent: 0,
-                agents: BTreeMap::new(),
-                stops: Vec::new(),
-            },
-            Err(error) => return Err(error).with_context(remedy),
         };
         let last_stop = AtomicU64::new(content.last_stop);
-        Ok(State { path, content: Mutex::new(content), last_stop, _lock: lock })
+        let unsaved = AtomicBool::new(false);
+        Ok(State { path, content: Mutex::new(content), last_stop, fault, unsaved, _lock: lock })
+    }
+
+    /// The numbers of agents by name, as saved, for whoever is not the daemon. None where nothing was ever saved.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn saved_agents(dir: &Path) -> Result<BTreeMap<String, u32>> {
+        Ok(read(&dir.join(FILE))?.agents)
+    }
+
+    /// Why the state cannot be read, with the remedy.
+    pub fn fault(&self) -> Option<&str> {
+        self.fault.as_deref()
     }
 
     /// The stops that were in force when the state was saved.
@@ -99,17 +115,28 @@ impl State {
         content.stops.iter().map(|saved| saved.restore().map(Arc::new)).collect()
     }
 
-    /// The number of an agent; a new name gets a new number, durably.
-    pub fn agent_number(&self, name: &str) -> Result<u32> {
+    /// The number of an agent; a new name gets a new number. Where that cannot be saved it holds all the same, and is
+    /// saved with whatever is next: an agent must not run free because a disk is full, and no number the kernel knows
+    /// is given out twice (see [`State::reserve_numbers`]).
+    pub fn agent_number(&self, name: &str) -> u32 {
+        let new = |content: &mut Content| {
+            let next = content.last_agent + 1;
+            let number = *content.agents.entry(name.to_owned()).or_insert(next);
+            content.last_agent = content.last_agent.max(number);
+            number
+        };
         let known = self.content.lock().unwrap_or_else(PoisonError::into_inner).agents.get(name).copied();
-        if let Some(number) = known {
-            return Ok(number);
-        }
-        self.update(|content| {
-            content.last_agent += 1;
-            content.agents.insert(name.to_owned(), content.last_agent);
-            content.last_agent
+        known.unwrap_or_else(|| {
+            self.update(new).unwrap_or_else(|error| {
+                warn!(agent = name, error = format!("{error:#}"), "an agent's number is not saved yet");
+                new(&mut self.content.lock().unwrap_or_else(PoisonError::into_inner))
+            })
         })
+    }
+
+    /// Something is not on disk that should be, and [`State::save_stops`] may mend that.
+    pub fn is_unsaved(&self) -> bool {
+        self.unsaved.load(Ordering::Relaxed)
     }
 
     /// Every agent that ever was, by number.
@@ -141,18 +168,30 @@ impl State {
 
     /// Writes a changed content, and keeps it only once it is on disk.
     fn update<T>(&self, change: impl FnOnce(&mut Content) -> T) -> Result<T> {
+        if let Some(fault) = &self.fault {
+            bail!("{fault} (repair that, then restart the daemon)");
+        }
         let mut content = self.content.lock().unwrap_or_else(PoisonError::into_inner);
         let mut changed = content.clone();
         let value = change(&mut changed);
         let bytes = serde_json::to_vec(&changed)?;
-        replace(&self.path, &bytes).with_context(|| format!("write {}", self.path.display()))?;
+        let written = replace(&self.path, &bytes);
+        self.unsaved.store(written.is_err(), Ordering::Relaxed);
+        written.with_context(|| format!("write {}", self.path.display()))?;
         *content = changed;
         Ok(value)
     }
 }
 
+impl Content {
+    fn new() -> Content {
+        Content { version: VERSION, last_stop: 0, last_agent: 0, agents: BTreeMap::new(), stops: Vec::new() }
+    }
+}
+
 impl SavedStop {
-    fn restore(&self) -> Result<Stop> {
+    /// The stop itself. Errors name what is wrong with it.
+    pub fn restore(&self) -> Result<Stop> {
         Ok(Stop {
             id: self.id.as_str().into(),
             selector: Selector::compile(self.scope.clone()).map_err(anyhow::Error::msg)?,
@@ -180,6 +219,32 @@ impl From<&Stop> for SavedStop {
     }
 }
 
+/// Reads a state file; one that is not there is empty. Errors carry the remedy.
+fn read(path: &Path) -> Result<Content> {
+    let remedy =
+        || format!("state {}: restore it, or remove it to start without the stops it holds", path.display());
+    let bytes = match fs::read(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Content::new()),
+        bytes => bytes.with_context(remedy)?,
+    };
+    let mut value: Value = serde_json::from_slice(&bytes).with_context(remedy)?;
+    match value["version"].as_u64() {
+        Some(1) => upgrade_from_1(&mut value),
+        Some(version) if version != u64::from(VERSION) => {
+            bail!(
+                "state {}: version {version} is not known; run the interlock that wrote it",
+                path.display()
+            );
+        }
+        _ => {}
+    }
+    let content: Content = serde_json::from_value(value).with_context(remedy)?;
+    for stop in &content.stops {
+        stop.restore().with_context(remedy)?;
+    }
+    Ok(content)
+}
+
 /// Version 1 knew stops of agents only.
 fn upgrade_from_1(state: &mut Value) {
     state["version"] = VERSION.into();
@@ -194,10 +259,23 @@ fn lock(dir: &Path) -> Result<Flock<File>> {
     let path = dir.join("lock");
     let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
     let file = file.with_context(|| format!("open {}", path.display()))?;
-    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| {
-        anyhow!("{}: {errno} (another daemon uses this state_dir; give this one its own)", path.display())
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| match errno {
+        Errno::EWOULDBLOCK => anyhow::Error::new(InUse(path)),
+        errno => anyhow!("lock {}: {errno}", path.display()),
     })
 }
+
+/// A daemon has the directory already.
+#[derive(Debug)]
+struct InUse(PathBuf);
+
+impl std::fmt::Display for InUse {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: another daemon uses this state_dir; give this one its own", self.0.display())
+    }
+}
+
+impl std::error::Error for InUse {}
 
 /// Replaces a file so that it is whole at every moment and durable on return.
 fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
@@ -231,14 +309,14 @@ mod tests {
     fn stops_and_numbers_survive() {
         let dir = tempfile::tempdir().unwrap();
         let state = State::load(dir.path()).unwrap();
-        assert_eq!(state.agent_number("a").unwrap(), 1);
-        assert_eq!(state.agent_number("b").unwrap(), 2);
+        assert_eq!(state.agent_number("a"), 1);
+        assert_eq!(state.agent_number("b"), 2);
         let id = state.next_stop_id();
         state.save_stops(&[stop(&id)]).unwrap();
 
         drop(state);
         let state = State::load(dir.path()).unwrap();
-        assert_eq!(state.agent_number("b").unwrap(), 2);
+        assert_eq!(state.agent_number("b"), 2);
         let stops = state.stops().unwrap();
         assert_eq!((&*stops[0].id, stops[0].level), ("stp-1", Level::Isolate));
         assert!(stops[0].selector.matches_agent("coder-7"));
@@ -246,22 +324,22 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_on_disk_is_not_known() {
+    fn stop_that_could_not_be_dropped_stays_and_an_agent_has_its_number_anyhow() {
         let dir = tempfile::tempdir().unwrap();
         let state = State::load(dir.path()).unwrap();
         state.save_stops(&[stop("stp-1")]).unwrap();
         // A directory where the new file should go: every write fails.
         fs::create_dir(dir.path().join("state.new")).unwrap();
-        assert!(state.save_stops(&[]).is_err() && state.agent_number("a").is_err());
-        assert!(state.agent_number("a").is_err(), "a second try must not pretend");
+        state.save_stops(&[]).unwrap_err();
+        assert_eq!((state.agent_number("a"), state.agent_number("b"), state.agent_number("a")), (1, 2, 1));
+        assert!(state.is_unsaved());
         fs::remove_dir(dir.path().join("state.new")).unwrap();
-        state.agent_number("a").unwrap();
+        assert_eq!(state.agent_number("c"), 3);
+        assert!(!state.is_unsaved());
         drop(state);
-        assert_eq!(
-            State::load(dir.path()).unwrap().stops().unwrap().len(),
-            1,
-            "the stop that was not released"
-        );
+        let state = State::load(dir.path()).unwrap();
+        assert_eq!(state.stops().unwrap().len(), 1, "the stop that was not released");
+        assert_eq!(state.agent_number("b"), 2, "saved with the next one");
     }
 
     #[test]
@@ -281,7 +359,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let state = State::load(dir.path()).unwrap();
         state.reserve_numbers(7);
-        assert_eq!(state.agent_number("a").unwrap(), 8);
+        assert_eq!(state.agent_number("a"), 8);
     }
 
     #[test]
@@ -292,10 +370,17 @@ mod tests {
     }
 
     #[test]
-    fn unreadable_state_is_an_error_with_a_remedy() {
-        let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join(FILE), "{").unwrap();
-        let error = format!("{:#}", State::load(dir.path()).unwrap_err());
-        assert!(error.contains("restore it"), "{error}");
+    fn unreadable_state_is_a_fault_with_a_remedy_and_is_left_as_it_is() {
+        for text in ["{", r#"{"version": 9}"#] {
+            let dir = tempfile::tempdir().unwrap();
+            fs::write(dir.path().join(FILE), text).unwrap();
+            let state = State::load(dir.path()).unwrap();
+            let fault = state.fault().unwrap();
+            assert!(fault.contains("restore it") || fault.contains("that wrote it"), "{fault}");
+            assert!(state.agent_number("a") > UNKNOWN_FROM, "nobody else's number");
+            let error = format!("{:#}", state.save_stops(&[]).unwrap_err());
+            assert!(error.contains("then restart"), "{error}");
+            assert_eq!(fs::read_to_string(dir.path().join(FILE)).unwrap(), text);
+        }
     }
 }

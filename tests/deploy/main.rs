@@ -44,9 +44,13 @@ fn strings(value: &Value) -> BTreeSet<&str> {
     value.as_array().into_iter().flatten().filter_map(Value::as_str).collect()
 }
 
-/// The values of one setting of the unit, over all lines that set it.
+/// The values of one setting of the daemon's unit, over all lines that set it.
 fn unit(setting: &str) -> Vec<String> {
-    let text = read("systemd/interlock.service");
+    setting_of("interlock.service", setting)
+}
+
+fn setting_of(file: &str, setting: &str) -> Vec<String> {
+    let text = read(&format!("systemd/{file}"));
     let values =
         text.lines().filter_map(|line| line.strip_prefix(setting)?.strip_prefix('=').map(str::to_owned));
     values.collect()
@@ -217,7 +221,33 @@ fn unit_keeps_what_the_program_needs() {
 }
 
 #[test]
-fn systemd_itself_finds_no_fault_with_the_unit() {
+fn agents_are_held_before_they_start_and_before_the_daemon_does() {
+    let hold = |setting: &str| setting_of("interlock-hold.service", setting);
+    assert_eq!(hold("ExecStart"), [format!("/usr/local/bin/interlock hold --config {CONFIG}")]);
+    assert_eq!((hold("Type"), hold("RemainAfterExit")), (vec!["oneshot".to_owned()], vec!["yes".to_owned()]));
+    let before = hold("Before").join(" ");
+    let before: BTreeSet<&str> = before.split(' ').collect();
+    let daemon_before = unit("Before").join(" ");
+    assert!(before.contains("interlock.service"));
+    assert!(
+        daemon_before.split(' ').all(|name| before.contains(name)),
+        "what starts agents starts after both"
+    );
+    assert_eq!((unit("Wants"), unit("After")), (hold_name(), hold_name()));
+    let agent = |setting: &str| setting_of("agent-unit.conf", setting);
+    assert_eq!(agent("Requires"), hold_name());
+    assert_eq!(agent("After"), ["interlock-hold.service interlock.service"]);
+    for same in ["CapabilityBoundingSet", "ReadWritePaths", "StateDirectory", "StateDirectoryMode"] {
+        assert_eq!(hold(same), unit(same), "{same}");
+    }
+}
+
+fn hold_name() -> Vec<String> {
+    vec!["interlock-hold.service".to_owned()]
+}
+
+#[test]
+fn systemd_itself_finds_no_fault_with_the_units() {
     let program = ["/usr/bin/systemd-analyze", "/bin/systemd-analyze"]
         .into_iter()
         .find(|file| Path::new(file).exists());
@@ -225,15 +255,21 @@ fn systemd_itself_finds_no_fault_with_the_unit() {
         eprintln!("skipped: this machine has no systemd-analyze");
         return;
     };
-    // It also looks for the program, which need not be installed where this test runs.
-    let text = read("systemd/interlock.service").replace("/usr/local/bin/interlock", "/bin/true");
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("unit");
-    fs::create_dir_all(&folder).unwrap();
-    let file = folder.join("interlock.service");
-    fs::write(&file, text).unwrap();
-    let output = Command::new(program).args(["verify", "--man=no"]).arg(&file).output().unwrap();
+    fs::create_dir_all(folder.join("claude-a.service.d")).unwrap();
+    let units = ["interlock.service", "interlock-hold.service", "claude-a.service"];
+    for unit in &units[..2] {
+        // It also looks for the program, which need not be installed where this test runs.
+        let text = read(&format!("systemd/{unit}")).replace("/usr/local/bin/interlock", "/bin/true");
+        fs::write(folder.join(unit), text).unwrap();
+    }
+    fs::write(folder.join(units[2]), "[Service]\nExecStart=/bin/true\n").unwrap();
+    fs::write(folder.join("claude-a.service.d/interlock.conf"), read("systemd/agent-unit.conf")).unwrap();
+    let files = units.map(|unit| folder.join(unit));
+    let output = Command::new(program).args(["verify", "--man=no"]).args(files).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     // Of the host's own units it may complain as it likes.
-    let ours: Vec<&str> = said.lines().filter(|line| line.contains("interlock.service")).collect();
+    let is_ours = |line: &&str| ["interlock", "claude"].iter().any(|name| line.contains(name));
+    let ours: Vec<&str> = said.lines().filter(is_ours).collect();
     assert!(ours.is_empty(), "{said}");
 }

@@ -59,7 +59,7 @@ impl Daemon {
         fs::write(&rules_file, rules).expect("write the rules");
         fs::write(&config, text).expect("write the configuration");
         let mut daemon = Self {
-            process: run_daemon(world, &config),
+            process: run_daemon(world, &interlock(), &config),
             config,
             rules: rules_file,
             cli: Cli::new(&run),
@@ -110,9 +110,19 @@ impl Daemon {
 
     /// Starts it again with the same configuration, and waits until it is ready.
     pub fn restart(&mut self, world: &World) {
+        self.restart_as(world, &interlock());
+    }
+
+    /// Starts another program in its place, and waits until it is ready.
+    pub fn restart_as(&mut self, world: &World, program: &str) {
         assert!(!self.process.is_running(), "stop or crash it first");
-        self.process = run_daemon(world, &self.config);
+        self.process = run_daemon(world, program, &self.config);
         self.ready();
+    }
+
+    /// Its configuration file.
+    pub fn config(&self) -> &Path {
+        &self.config
     }
 
     /// Its process.
@@ -130,7 +140,7 @@ impl Daemon {
     }
 }
 
-fn run_daemon(world: &World, config: &Path) -> Process {
+fn run_daemon(world: &World, program: &str, config: &Path) -> Process {
     let config = config.display().to_string();
-    world.start_operator("interlock", &[interlock(), "run".to_owned(), "--config".to_owned(), config])
+    world.start_operator("interlock", &[program.to_owned(), "run".to_owned(), "--config".to_owned(), config])
 }

@@ -9,6 +9,7 @@ mod hostile;
 mod pairs;
 mod restart;
 mod rules;
+mod stays;
 mod stop;
 mod tunnels;
 mod wire;

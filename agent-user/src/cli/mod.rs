@@ -1,5 +1,6 @@
 //! The command line: one binary, the daemon and its tools. Human words by default, `--json` everywhere.
 
+mod offline;
 mod render;
 mod stops;
 
@@ -14,11 +15,11 @@ use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
 use serde_json::{Value, json};
 
-use crate::config::{Config, RUNTIME_DIR};
+use crate::config::{CONFIG, Config, RUNTIME_DIR};
 use crate::control::ExecOrder;
 use crate::control::client::Client;
 use crate::decide::policy::PolicyFile;
-use crate::{app, doctor, reload};
+use crate::{app, doctor, hold, reload};
 
 use self::render::{agents_table, status_text, text};
 
@@ -43,7 +44,12 @@ pub struct Args {
 enum Command {
     /// Run the daemon.
     Run {
-        #[arg(long, default_value = "/etc/interlock/config.yaml")]
+        #[arg(long, default_value = CONFIG)]
+        config: PathBuf,
+    },
+    /// Hold agents in the kernel as their stops say, and end: at boot, before any of them starts. The daemon takes over.
+    Hold {
+        #[arg(long, default_value = CONFIG)]
         config: PathBuf,
     },
     /// Start a command as an agent, in a cgroup of its own that is held before the command begins.
@@ -153,6 +159,10 @@ impl Args {
                     reload::load(rules).context(BadConfig)?;
                 }
                 app::run(&config)?;
+            }
+            Command::Hold { config } => {
+                let held = hold::run(&Config::load(config).context(BadConfig)?)?;
+                self.print(&json!({"cgroups": held}), |_| format!("{held} cgroups held; start the daemon"));
             }
             Command::Exec { agent, command } => return Err(exec(&client, agent, command)),
             Command::Stop(order) => return stops::stop(self, &client, order),

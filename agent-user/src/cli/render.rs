@@ -37,6 +37,12 @@ pub(super) fn receipt_text(receipt: &Value) -> String {
             text(&release["reason"]),
         );
     }
+    if receipt["offline"] == true {
+        shown += "  carried out without the daemon, which did not answer\n";
+    }
+    if let Value::String(_) = &receipt["note"] {
+        shown += &format!("  note: {}\n", text(&receipt["note"]));
+    }
     for problem in items(&receipt["problems"]) {
         shown += &format!("  problem: {}\n", text(problem));
     }
@@ -56,6 +62,7 @@ pub(super) fn receipt_text(receipt: &Value) -> String {
     }
     let calls = items(&receipt["calls"]);
     shown += &match calls.len() {
+        0 if receipt["offline"] == true => "  no daemon saw which calls were in flight".to_owned(),
         1 => "  1 call was in flight".to_owned(),
         n => format!("  {n} calls were in flight"),
     };
@@ -260,8 +267,15 @@ pub(super) fn status_text(status: &Value) -> String {
         .filter(|link| link["attached"] != true)
         .map(|link| format!("\n  NOT ATTACHED: {} on {}", text(&link["name"]), text(&link["cgroup"])))
         .collect();
+    let state = match (&status["state"]["fault"], &status["state"]["saved"]) {
+        (Value::Null, Value::Bool(false)) => {
+            "\nSTATE NOT SAVED: what was ordered last is lost in a reboot".to_owned()
+        }
+        (Value::Null, _) => String::new(),
+        (fault, _) => format!("\nSTATE UNREADABLE, everybody is held: {}", text(fault)),
+    };
     format!(
-        "interlock {} (pid {}), up {} s\nkernel: {} programs attached, {} connects redirected, {} refused{detached}\nrules: {} (generation {}, {} rules){reload}\nagents: {} cgroups held, {} connections\nstops in force: {}\nrecords: {} ({} dropped)",
+        "interlock {} (pid {}), up {} s{state}\nkernel: {} programs attached, {} connects redirected, {} refused{detached}\nrules: {} (generation {}, {} rules){reload}\nagents: {} cgroups held, {} connections\nstops in force: {}\nrecords: {} ({} dropped)",
         text(&status["version"]),
         status["pid"],
         status["uptime_s"],

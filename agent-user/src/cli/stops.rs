@@ -1,5 +1,6 @@
 //! `interlock stop`, `escalate`, `release` and `stops`.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -8,12 +9,14 @@ use clap::{Args as ClapArgs, Subcommand};
 use jiff::SignedDuration;
 use serde_json::Value;
 
-use crate::control::client::Client;
+use crate::control::client::{Client, NoAnswer};
 use crate::control::{EscalateOrder, ReleaseOrder, StopOrder};
 use crate::decide::stop::{Level, Terms};
+use crate::place::Places;
+use crate::spool::offline_id;
 
 use super::render::{drill_text, receipt_text, scope_text, stops_table, text};
-use super::{Args, BadConfig};
+use super::{Args, BadConfig, offline};
 
 /// A stop is in force, and the fate of some call is open; or a release needs a second person.
 const OPEN: u8 = 3;
@@ -40,6 +43,9 @@ pub(super) struct Stop {
     /// Only list what would be cut now.
     #[arg(long)]
     dry_run: bool,
+    /// The daemon's configuration, to stop without it where it has not run since boot.
+    #[arg(long)]
+    config: Option<PathBuf>,
 }
 
 /// How far a stop goes from now on.
@@ -68,18 +74,28 @@ pub(super) enum Stops {
 
 pub(super) fn stop(args: &Args, client: &Client, stop: &Stop) -> Result<ExitCode> {
     let scope = Terms::parse(&stop.selectors, stop.all).map_err(anyhow::Error::msg).context(BadConfig)?;
+    let ticket = offline_id();
     let order = StopOrder {
         scope,
         level: stop.level,
         reason: stop.reason.clone().unwrap_or_default(),
         wait: stop.wait,
         dry_run: stop.dry_run,
+        ticket: Some(ticket.clone()),
     };
-    let answer = client.post("/v1/stops", &order)?;
     if stop.dry_run {
-        args.print(&answer, drill_text);
+        args.print(&client.post("/v1/stops", &order)?, drill_text);
         return Ok(ExitCode::SUCCESS);
     }
+    let answer = match client.post_watched("/v1/stops", &order) {
+        Err(error) if error.is::<NoAnswer>() => {
+            eprintln!("interlock: {error:#}; stopping without it");
+            let places = Places::find(stop.config.as_deref(), &args.runtime_dir)
+                .with_context(|| format!("nothing is stopped: {error:#}"))?;
+            serde_json::to_value(offline::stop(&places, order, &ticket)?)?
+        }
+        answer => answer?,
+    };
     args.print(&answer, receipt_text);
     Ok(code(&answer))
 }

@@ -36,6 +36,7 @@ use crate::orders::{Order, Orders};
 use crate::parts::Parts;
 use crate::record::entry::{Entry, Intrusion};
 use crate::reload::Reloader;
+use crate::state::State;
 
 /// Name of the socket in the runtime directory.
 pub const SOCKET: &str = "control.sock";
@@ -48,6 +49,7 @@ pub struct Control {
     pub reloader: Option<Arc<Reloader>>,
     pub records: PathBuf,
     pub pin_dir: PathBuf,
+    pub state: Arc<State>,
     /// As bound: the configured port may be 0.
     pub metrics_addr: SocketAddr,
     pub started: Instant,
@@ -64,6 +66,9 @@ pub struct StopOrder {
     /// Only say what it would cut.
     #[serde(default)]
     pub dry_run: bool,
+    /// The id under which the operator carries it out if nobody answers.
+    #[serde(default)]
+    pub ticket: Option<String>,
 }
 
 /// An order to make a stop go further.
@@ -211,8 +216,10 @@ async fn stop(
         return problem(StatusCode::BAD_REQUEST, "give a reason; whoever is stopped will be shown it".into());
     }
     let wait = Duration::try_from(order.wait).unwrap_or_default();
+    let ticket = order.ticket;
     let order = Order { selector, level: order.level, reason: order.reason, by };
-    carry_out(async move { control.orders.stop(order, wait).await }, StatusCode::INTERNAL_SERVER_ERROR).await
+    let stopped = async move { control.orders.stop_once(ticket, order, wait).await };
+    carry_out(stopped, StatusCode::INTERNAL_SERVER_ERROR).await
 }
 
 async fn escalate(
@@ -346,6 +353,7 @@ async fn status(Shared(control): Shared<App>) -> Json<Value> {
         "stops": rules.stops.len(),
         "metrics_addr": control.metrics_addr,
         "pin_dir": control.pin_dir,
+        "state": {"fault": control.state.fault(), "saved": !control.state.is_unsaved()},
         "records": {"path": control.records, "dropped": parts.metrics.records_dropped.get()},
     }))
 }

@@ -1,6 +1,7 @@
 //! What a stop does to agents beyond their calls: in the kernel, to their sockets, to their processes.
 
 use std::collections::HashSet;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use crate::agents::Agents;
 use crate::decide::stop::{Level, Stop};
 use crate::identity::Agent;
 use crate::kernel::process::{self, Process};
-use crate::kernel::{cgroup, sock_diag};
+use crate::kernel::{Maps, cgroup, sock_diag};
 
 /// Time for the kernel to say that a cgroup is frozen, or empty.
 const DONE_WITHIN: Duration = Duration::from_secs(1);
@@ -26,15 +27,10 @@ pub(super) fn begin(agents: &Agents, agent: &Agent, stop: &Stop) -> Effect {
     let processes = cgroups.iter().map(|(_, dir)| cgroup::procs(dir).map_or(0, |procs| procs.len())).sum();
     Effect {
         agent: Arc::clone(&agent.name),
-        connections: 0,
         processes,
-        process_list: Vec::new(),
         isolated: stop.level >= Level::Isolate && applied.is_ok(),
-        sockets_destroyed: 0,
-        bytes_unread: 0,
-        bytes_unsent: 0,
-        cgroups: Vec::new(),
         error: applied.err().map(|error| format!("kernel state not written: {error:#}")),
+        ..Effect::default()
     }
 }
 
@@ -50,7 +46,8 @@ pub(super) async fn enforce(
         let (agents, agent) = (Arc::clone(agents), Arc::clone(agent));
         let mut effect = effects[index].clone();
         tasks.spawn_blocking(move || {
-            if let Err(error) = enforce_on(&agents, &agent, level, &mut effect) {
+            let target = Target { number: agent.number, cgroups: agents.cgroups_of(agent.number) };
+            if let Err(error) = enforce_on(agents.maps(), &target, level, &mut effect) {
                 effect.error = Some(format!("{error:#}"));
             }
             (index, effect)
@@ -65,12 +62,23 @@ pub(super) async fn enforce(
     }
 }
 
-fn enforce_on(agents: &Agents, agent: &Agent, level: Level, effect: &mut Effect) -> Result<()> {
-    let before = Before::of(agents, agent);
-    let destroyed = agents.destroy_sockets(agent).context("sockets not destroyed");
-    let cgroups = agents.cgroups_of(agent.number);
+/// An agent that is stopped, as the kernel knows it.
+#[derive(Debug, Default)]
+pub(crate) struct Target {
+    pub(crate) number: u32,
+    /// Paths below the cgroup root, and their directories.
+    pub(crate) cgroups: Vec<(String, PathBuf)>,
+}
+
+/// Cuts what an agent has open, then freezes or kills it. Needs no daemon.
+pub(crate) fn enforce_on(maps: &Maps, target: &Target, level: Level, effect: &mut Effect) -> Result<()> {
+    let before = Before::of(target);
+    // In every network namespace its processes are in.
+    let dirs: Vec<PathBuf> = target.cgroups.iter().map(|(_, dir)| dir.clone()).collect();
+    let destroyed =
+        maps.destroy_below(&dirs, &HashSet::from([target.number])).context("sockets not destroyed");
     let mut halted = Vec::new();
-    for (path, dir) in cgroups.iter().filter(|_| level >= Level::Freeze) {
+    for (path, dir) in target.cgroups.iter().filter(|_| level >= Level::Freeze) {
         let state = halt(dir, level).with_context(|| format!("{} cgroup {path}", level.label()));
         match state {
             Ok(events) => effect.cgroups.push(CgroupEffect {
@@ -101,7 +109,7 @@ fn enforce_on(agents: &Agents, agent: &Agent, level: Level, effect: &mut Effect)
 }
 
 /// Freezes or kills what is in a cgroup, and waits until the kernel says that it is done.
-fn halt(dir: &std::path::Path, level: Level) -> Result<cgroup::Events> {
+fn halt(dir: &Path, level: Level) -> Result<cgroup::Events> {
     if level == Level::Kill {
         cgroup::kill(dir)?;
         let events = cgroup::wait(dir, DONE_WITHIN, |events| !events.populated)?;
@@ -120,13 +128,13 @@ struct Before {
 }
 
 impl Before {
-    fn of(agents: &Agents, agent: &Agent) -> Before {
+    fn of(target: &Target) -> Before {
         let until = Instant::now() + LOOK_WITHIN;
         let mut processes = Vec::new();
-        for (_, dir) in agents.cgroups_of(agent.number) {
+        for (_, dir) in &target.cgroups {
             let room = LISTED.saturating_sub(processes.len());
             // A cgroup that has just gone has no processes.
-            let found = process::in_cgroup(&dir, room).unwrap_or_default();
+            let found = process::in_cgroup(dir, room).unwrap_or_default();
             processes.extend(found.list.into_iter().map(|process| {
                 let in_time = Instant::now() < until;
                 let sockets = if in_time { process::sockets(process.pid).ok() } else { None };

@@ -3,12 +3,13 @@
 //! A stop is in force once it is published to every connection, written to the kernel, and every connection it
 //! concerns has acted on it. From then on no new call in its scope reaches a server.
 
+mod adopt;
 mod drill;
-mod enforce;
+pub(crate) mod enforce;
 pub mod receipt;
 mod release;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -23,6 +24,7 @@ use crate::decide::stop::{Escalation, Level, Operator, Selector, Stop};
 use crate::ledger::Conn;
 use crate::parts::Parts;
 use crate::record::entry::{Entry, StopEntry};
+use crate::spool::{Left, Spool};
 use crate::state::State;
 
 use self::receipt::{Effect, Receipt, Refusals, Report, StopView, open_fates};
@@ -36,10 +38,25 @@ const SETTLE_WITHIN: Duration = Duration::from_secs(2);
 pub struct Orders {
     parts: Arc<Parts>,
     state: Arc<State>,
+    spool: Spool,
     /// A release needs a second person.
     require_two: bool,
-    turn: Mutex<HashMap<Arc<str>, Asked>>,
+    turn: Mutex<Turn>,
 }
+
+/// What the one who carries out an order knows of those before.
+#[derive(Debug, Default)]
+struct Turn {
+    /// Releases that one of two persons has asked for, by stop.
+    asked: HashMap<Arc<str>, Asked>,
+    /// Stops that were ordered here under a ticket, oldest first.
+    tickets: VecDeque<(String, Arc<str>)>,
+    /// Orders that were taken up from the spool, and wait there for the state to be saved.
+    unsaved: Vec<Left>,
+}
+
+/// Tickets that are remembered: long enough for an order that its operator had carried out without us meanwhile.
+const TICKETS: usize = 1024;
 
 /// An order to stop.
 #[derive(Debug)]
@@ -64,15 +81,27 @@ pub struct InForce {
 }
 
 impl Orders {
-    pub fn new(parts: Arc<Parts>, state: Arc<State>, require_two: bool) -> Orders {
-        Orders { parts, state, require_two, turn: Mutex::default() }
+    pub fn new(parts: Arc<Parts>, state: Arc<State>, spool: Spool, require_two: bool) -> Orders {
+        Orders { parts, state, spool, require_two, turn: Mutex::default() }
     }
 
     /// Stops what an order selects. `wait` bounds how long fates that are not known yet are waited for.
     pub async fn stop(&self, order: Order, wait: Duration) -> Result<Receipt> {
+        self.stop_once(None, order, wait).await
+    }
+
+    /// As [`Orders::stop`]. A ticket is the id under which the operator will carry the same order out without us, if
+    /// we do not answer: of the two only one becomes a stop.
+    pub async fn stop_once(&self, ticket: Option<String>, order: Order, wait: Duration) -> Result<Receipt> {
         let (issued, issued_at) = (Instant::now(), Timestamp::now());
         order.selector.permits(order.level).map_err(anyhow::Error::msg)?;
-        let turn = self.turn.lock().await;
+        let mut turn = self.take_turn().await;
+        if let Some(ticket) = &ticket
+            && self.parts.gate.rules().stops.iter().any(|stop| *stop.id == **ticket)
+        {
+            drop(turn);
+            return self.receipt(ticket).context("the stop was released meanwhile");
+        }
         let stop = Arc::new(Stop {
             id: self.state.next_stop_id().into(),
             selector: order.selector,
@@ -83,9 +112,13 @@ impl Orders {
             escalations: Vec::new(),
             refused: Arc::default(),
         });
-        let mut stops = self.parts.gate.rules().stops.clone();
-        stops.push(Arc::clone(&stop));
-        self.carry_out(&stop, stops, issued).await;
+        if let Some(ticket) = ticket {
+            turn.tickets.push_back((ticket, Arc::clone(&stop.id)));
+            let old = turn.tickets.len().saturating_sub(TICKETS);
+            turn.tickets.drain(..old);
+        }
+        let generation = self.publish(|stops| stops.push(Arc::clone(&stop)));
+        self.carry_out(&stop, generation, issued, None).await;
         drop(turn);
         self.parts.metrics.stops.with_label_values(&[stop.level.label()]).inc();
         self.answer(&stop, wait).await
@@ -101,29 +134,36 @@ impl Orders {
         wait: Duration,
     ) -> Result<Receipt> {
         let (issued, at) = (Instant::now(), Timestamp::now());
-        let turn = self.turn.lock().await;
-        let mut stops = self.parts.gate.rules().stops.clone();
-        let stop = find(&mut stops, id)?;
+        let turn = self.take_turn().await;
+        let stop = self.find(id)?;
         anyhow::ensure!(
             level > stop.level,
             "stop {id} is at level {} already; release it to go back",
             stop.level.label()
         );
         stop.selector.permits(level).map_err(anyhow::Error::msg)?;
-        let mut further = Stop::clone(stop);
+        let mut further = Stop::clone(&stop);
         let escalation = Escalation { from: stop.level, to: level, reason: reason.to_owned(), by, at };
         further.level = level;
         further.escalations.push(escalation);
-        *stop = Arc::new(further);
-        let stop = Arc::clone(stop);
-        self.carry_out(&stop, stops, issued).await;
+        let stop = Arc::new(further);
+        let generation = self.publish(|stops| {
+            stops.iter_mut().filter(|other| other.id == stop.id).for_each(|other| *other = Arc::clone(&stop));
+        });
+        self.carry_out(&stop, generation, issued, None).await;
         drop(turn);
         self.answer(&stop, wait).await
     }
 
-    /// Puts a set of stops in force and sees to it that `stop`, which is new in it, is carried out.
-    async fn carry_out(&self, stop: &Arc<Stop>, stops: Vec<Arc<Stop>>, issued: Instant) {
-        let generation = self.publish(stops.clone());
+    /// Sees to it that a stop that was published with this generation is carried out; `offline` is what the command
+    /// line has done about it before. Says whether it is saved.
+    async fn carry_out(
+        &self,
+        stop: &Arc<Stop>,
+        generation: u64,
+        issued: Instant,
+        offline: Option<Report>,
+    ) -> bool {
         let mut problems = Vec::new();
         if let Err(error) = self.parts.agents.apply_to_everybody() {
             problems.push(format!("agents that come later are not held in the kernel: {error:#}"));
@@ -153,22 +193,31 @@ impl Orders {
         self.parts.metrics.stop_in_force.observe(issued.elapsed().as_secs_f64());
         self.count_active();
 
-        let saved = self.state.save_stops(&stops);
+        let saved = self.state.save_stops(&self.parts.gate.rules().stops);
         if let Err(error) = &saved {
-            problems.push(format!("the stop holds but will not survive a restart: {error:#}"));
+            problems.push(format!(
+                "the stop holds but is not saved; that is tried again every second: {error:#}"
+            ));
         }
+        let durable = saved.is_ok();
         let report = Report {
             in_force,
             in_force_at: in_force.then_some(in_force_at),
-            durable: saved.is_ok(),
+            durable,
             problems,
             agents: effects,
+            ..Report::default()
+        };
+        let report = match offline {
+            Some(offline) => report.after(offline),
+            None => report,
         };
         let view = StopView::from(&**stop);
         let entry = Entry::Stop(StopEntry { stop: &stop.id, view: &view, report: &report });
         self.parts.log.record_durably(&entry).await;
         info!(stop = &*stop.id, scope = %stop.selector, level = stop.level.label(), in_force, "stopped");
         self.parts.book.report(stop, report);
+        durable
     }
 
     /// What an operator is told of an order just carried out. Fates that are not known by then are open.
@@ -195,11 +244,18 @@ impl Orders {
         })
     }
 
-    /// Puts a set of stops in force and returns its generation.
-    fn publish(&self, stops: Vec<Arc<Stop>>) -> u64 {
-        let generation = self.parts.gate.set_stops(stops);
+    /// Changes the set of stops and returns the generation in which that is in force.
+    fn publish(&self, change: impl FnOnce(&mut Vec<Arc<Stop>>)) -> u64 {
+        let generation = self.parts.gate.change_stops(change);
         self.parts.metrics.policy_generation.set(i64::try_from(generation).unwrap_or(i64::MAX));
         generation
+    }
+
+    /// The stop of this id among those in force.
+    fn find(&self, id: &str) -> Result<Arc<Stop>> {
+        let rules = self.parts.gate.rules();
+        let stop = rules.stops.iter().find(|stop| &*stop.id == id).cloned();
+        stop.with_context(|| format!("no stop {id:?} is in force; `interlock stops` lists those that are"))
     }
 
     /// Every stop in force.
@@ -247,12 +303,4 @@ impl Orders {
         }
         conns
     }
-}
-
-/// The stop of this id among those in force.
-fn find<'a>(stops: &'a mut [Arc<Stop>], id: &str) -> Result<&'a mut Arc<Stop>> {
-    stops
-        .iter_mut()
-        .find(|stop| &*stop.id == id)
-        .with_context(|| format!("no stop {id:?} is in force; `interlock stops` lists those that are"))
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use jiff::Timestamp;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::book::Caught;
 use crate::decide::stop::{Escalation, Level, Operator, Stop, Terms};
@@ -40,7 +40,8 @@ impl From<&Stop> for StopView {
 }
 
 /// What carrying out an order came to.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Report {
     /// No new call in scope can reach a server.
     pub in_force: bool,
@@ -48,14 +49,36 @@ pub struct Report {
     pub in_force_at: Option<Timestamp>,
     /// The stop will survive a restart of the daemon.
     pub durable: bool,
+    /// It was carried out by the command line, because no daemon answered. Which calls were in flight is not known then.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub offline: bool,
+    /// What an operator should know of it, and is no problem.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
     /// What fell short, in words.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,
     pub agents: Vec<Effect>,
 }
 
+impl Report {
+    /// What came of an order that the command line had carried out before the daemon did.
+    pub(super) fn after(self, offline: Report) -> Report {
+        let mut agents = offline.agents;
+        for effect in self.agents {
+            match agents.iter_mut().find(|known| known.agent == effect.agent) {
+                Some(known) => known.add(effect),
+                None => agents.push(effect),
+            }
+        }
+        let in_force_at = offline.in_force_at.filter(|_| offline.in_force).or(self.in_force_at);
+        Report { offline: offline.offline, note: offline.note, in_force_at, agents, ..self }
+    }
+}
+
 /// What a stop did to one agent.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Effect {
     pub agent: Arc<str>,
     /// Open connections in scope, idle ones included.
@@ -79,16 +102,31 @@ pub struct Effect {
     pub error: Option<String>,
 }
 
+impl Effect {
+    /// Adds what was done in a second pass. What the first one found is not there any more.
+    fn add(&mut self, second: Effect) {
+        self.connections += second.connections;
+        self.sockets_destroyed += second.sockets_destroyed;
+        self.bytes_unread += second.bytes_unread;
+        self.bytes_unsent += second.bytes_unsent;
+        self.isolated |= second.isolated;
+        if !second.cgroups.is_empty() {
+            self.cgroups = second.cgroups;
+        }
+        self.error = second.error;
+    }
+}
+
 /// Longest list of processes in a receipt; the counts are exact.
 pub const LISTED: usize = 256;
 
 /// One process of a stopped agent, as it was when the order came, and what was done to it.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ProcessEffect {
     pub pid: u32,
     /// The name it gives itself.
     pub comm: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exe: Option<PathBuf>,
     pub uid: u32,
     pub started: Timestamp,
@@ -100,7 +138,7 @@ pub struct ProcessEffect {
 }
 
 /// What was done to a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Done {
     /// It runs, without a network.
@@ -112,7 +150,7 @@ pub enum Done {
 }
 
 /// `cgroup.events` of a stopped agent's cgroup.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CgroupEffect {
     /// Below the cgroup v2 root.
     pub path: String,

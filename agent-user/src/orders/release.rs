@@ -7,8 +7,8 @@ use jiff::Timestamp;
 use serde::Serialize;
 use tracing::{info, warn};
 
+use super::Orders;
 use super::receipt::{ReleaseView, StopView};
-use super::{Orders, find};
 use crate::decide::stop::Operator;
 use crate::record::entry::{Entry, Release};
 
@@ -34,14 +34,12 @@ pub enum Outcome {
 impl Orders {
     /// Ends a stop.
     pub async fn release(&self, id: &str, reason: &str, by: Operator) -> Result<Outcome> {
-        let mut asked = self.turn.lock().await;
-        let mut stops = self.parts.gate.rules().stops.clone();
-        let stop = Arc::clone(find(&mut stops, id)?);
-        stops.retain(|other| other.id != stop.id);
+        let mut turn = self.take_turn().await;
+        let stop = self.find(id)?;
         let mut asked_by = None;
         if self.require_two {
             let person = person(&by)?;
-            match asked.get(&stop.id).cloned() {
+            match turn.asked.get(&stop.id).cloned() {
                 Some(first) if self::person(&first.by)? != person => asked_by = Some(first.by),
                 Some(first) => bail!(
                     "stop {id} holds: {} has asked for its release already, and a second person must do so too \
@@ -49,7 +47,7 @@ impl Orders {
                     first.by.user
                 ),
                 None => {
-                    asked.insert(Arc::clone(&stop.id), Asked { by: by.clone() });
+                    turn.asked.insert(Arc::clone(&stop.id), Asked { by: by.clone() });
                     self.record(&stop.id, stop.selector.to_string(), reason, &by, None, false).await;
                     warn!(stop = id, person, "release asked for; a second person must order it too");
                     return Ok(Outcome::NeedsSecond { stop: StopView::from(&*stop), asked_by: by });
@@ -57,10 +55,13 @@ impl Orders {
             }
         }
         // Durable first: a release that a crash undoes is safer than a stop that it undoes.
+        let mut stops = self.parts.gate.rules().stops.clone();
+        stops.retain(|other| other.id != stop.id);
         self.state.save_stops(&stops).context("the stop still holds")?;
+        self.saved(&mut turn);
         self.record(&stop.id, stop.selector.to_string(), reason, &by, asked_by.as_ref(), true).await;
-        self.publish(stops);
-        asked.remove(&stop.id);
+        self.publish(|stops| stops.retain(|other| other.id != stop.id));
+        turn.asked.remove(&stop.id);
         let release = ReleaseView { by, reason: reason.to_owned(), at: Timestamp::now(), asked_by };
         self.parts.book.release(&stop, release.clone());
         self.count_active();

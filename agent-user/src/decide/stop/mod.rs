@@ -53,6 +53,9 @@ impl Level {
     }
 }
 
+/// What a stop's id begins with when the command line gave it.
+pub const OFFLINE: &str = "stp-off-";
+
 /// Who gave an order, as the kernel or a client certificate says, never a claim.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Operator {
@@ -72,7 +75,8 @@ pub struct Operator {
 /// A stop in force.
 #[derive(Clone, Debug)]
 pub struct Stop {
-    /// `stp-` and a number that is never used again on this host.
+    /// `stp-` and a number that is never used again on this host; `stp-off-`, when and by which process for a stop that
+    /// the command line carried out with no daemon to ask; `stp-held-` and when for one that nobody ordered.
     pub id: Arc<str>,
     pub selector: Selector,
     pub level: Level,

@@ -1,0 +1,193 @@
+//! Holding agents in the kernel: the programs attached, every agent's cgroup known, every state as the stops say. The
+//! daemon begins with it; `interlock hold` does nothing else, so that at boot no agent runs before it is held.
+//!
+//! Bias: what is not known holds. A state or an order that cannot be read, and a stop that is found in force in the
+//! kernel while nobody knows who ordered it, become stops that a person must release.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::Path;
+use std::sync::Arc;
+
+use agent_abi::{AgentState, MODE_HELD, MODE_RUN, Settings};
+use anyhow::{Context, Result, bail};
+use tracing::{info, warn};
+
+use crate::agents::Agents;
+use crate::config::{Config, Fail, STALE_AFTER};
+use crate::daemon::attach_points;
+use crate::decide::policy::{Bias, Policy};
+use crate::decide::stop::{Level, Selector, Stop};
+use crate::gate::Gate;
+use crate::kernel::{self, Kernel, cgroup};
+use crate::record::log::Log;
+use crate::record::metrics::Metrics;
+use crate::reload;
+use crate::selectors::Selectors;
+use crate::spool::{Left, Spool, closed_stop, everybody};
+use crate::state::State;
+
+/// Cgroup of a process of ours that was started in the root cgroup.
+const OWN_CGROUP: &str = "interlock";
+
+/// Agents, held.
+pub struct Hold {
+    pub kernel: Arc<Kernel>,
+    pub gate: Arc<Gate>,
+    pub agents: Arc<Agents>,
+}
+
+impl Hold {
+    /// Takes hold, over whatever an earlier daemon has left, without a gap. Stops are in the gate and agents' states in
+    /// the kernel before the first connection can be accepted.
+    pub fn take(
+        config: &Config,
+        policy: Policy,
+        selectors: &Selectors,
+        state: &Arc<State>,
+        log: &Arc<Log>,
+        metrics: &Arc<Metrics>,
+    ) -> Result<Hold> {
+        let root = cgroup::root()?;
+        cgroup::leave_root(OWN_CGROUP)?;
+        if config.attach.is_empty() {
+            // The programs sit on what is there now: what `interlock exec` makes must lie below it.
+            make_cgroup(&root, &config.exec_cgroup)?;
+        }
+        let kernel = Arc::new(Kernel::attach(&kernel::Options {
+            pin_dir: config.pin_dir.clone(),
+            attach: attach_points(config, &root)?,
+            settings: settings(config, &policy),
+        })?);
+        let gate = Arc::new(Gate::watching(policy, state.stops()?, Spool::new(&config.state_dir)));
+        metrics.policy_generation.set(1);
+        if let Some(fault) = state.fault() {
+            let stop = closed_stop(everybody(), Level::Isolate, "interlock cannot read its state");
+            close(&gate, stop, fault.to_owned());
+        }
+        keep_found(&kernel, &gate, &state.agent_names().into_iter().collect())?;
+        let agents = Arc::new(Agents::new(
+            Arc::clone(&kernel),
+            Arc::clone(state),
+            Arc::clone(&gate),
+            Arc::clone(metrics),
+            Arc::clone(log),
+            root,
+            config.exec_cgroup.clone(),
+        ));
+        // Those of an earlier daemon lead nowhere.
+        for cookie in kernel.listeners()?.into_keys() {
+            kernel.remove_listener(cookie)?;
+        }
+        agents.apply_to_everybody()?;
+        agents.take_over(selectors)?;
+        kernel.retire_other_versions()?;
+        Ok(Hold { kernel, gate, agents })
+    }
+}
+
+/// `interlock hold`: takes hold and ends; what is pinned stays. Returns how many cgroups are held.
+///
+/// # Errors
+/// Agents may run free; or they are all held isolated, because the state cannot be read, which the error says then.
+pub fn run(config: &Config) -> Result<usize> {
+    let selectors = Selectors::compile(&config.agents)?;
+    // Rules are for the daemon to read; until it does, nothing passes that they could speak of.
+    let policy = config.rules.as_deref().map(reload::load).transpose().unwrap_or_else(|error| {
+        warn!(error = format!("{error:#}"), "rules not read; the daemon will not start with them");
+        None
+    });
+    let state = Arc::new(State::load(&config.state_dir)?);
+    let root = cgroup::root()?;
+    let named = config.agents.iter().filter_map(|agent| agent.cgroup.as_deref());
+    for path in config.attach.iter().map(String::as_str).chain(named.filter(|path| !is_glob(path))) {
+        make_cgroup(&root, path)?;
+    }
+    let metrics = Arc::new(Metrics::new()?);
+    let (log, writer) = Log::nowhere(Arc::clone(&metrics))?;
+    let policy = policy.map(|(policy, _)| policy).unwrap_or_default();
+    let hold = Hold::take(config, policy, &selectors, &state, &log, &metrics)?;
+    drop(writer);
+    let held = hold.agents.held().len();
+    let rules = hold.gate.rules();
+    info!(cgroups = held, stops = rules.stops.len(), "held; a daemon can take over");
+    if let Some(fault) = state.fault() {
+        bail!("everybody is held isolated: {fault} (repair that, then start the daemon)");
+    }
+    if let Some(fault) = hold.gate.take_left().into_iter().find_map(|left| left.fault) {
+        bail!("held more than was ordered: {fault}");
+    }
+    Ok(held)
+}
+
+fn settings(config: &Config, policy: &Policy) -> Settings {
+    Settings {
+        stale_after_ns: u64::try_from(STALE_AFTER.as_nanos()).unwrap_or(u64::MAX),
+        fail_open: (config.fail == Fail::Open).into(),
+        udp_allowed: (policy.defaults.quic == Bias::Allow).into(),
+        ..Settings::default()
+    }
+}
+
+/// What the kernel holds agents to and no stop explains is kept, as a stop: its order was lost, because no disk took it
+/// or whoever gave it was killed, and only a person can say that it is over.
+fn keep_found(kernel: &Kernel, gate: &Gate, names: &BTreeMap<u32, String>) -> Result<()> {
+    let keep = |selector: Selector, state: AgentState, known: Option<Level>| {
+        let level = level(state);
+        if level > known {
+            let fault = format!("agents are held and nothing says why: {selector}");
+            let stop = closed_stop(selector, level.unwrap_or_default(), "found in force in the kernel");
+            close(gate, stop, fault);
+        }
+    };
+    let everybody_is = kernel.everybody()?.unwrap_or(AgentState::RUN);
+    keep(everybody(), everybody_is, known(gate, |stop| stop.selector.is_any_agent()));
+    for (number, state) in kernel.states()? {
+        let Some(name) = names.get(&number) else { continue };
+        let selector = Selector::of_agent(name).map_err(anyhow::Error::msg)?;
+        keep(selector, state, known(gate, |stop| stop.selector.matches_agent(name)));
+    }
+    Ok(())
+}
+
+/// How far the stops go that concern somebody. One that was left is in the kernel as far as the kernel goes.
+fn known(gate: &Gate, concerns: impl Fn(&Stop) -> bool) -> Option<Level> {
+    let rules = gate.rules();
+    let concerned = rules.stops.iter().filter(|stop| concerns(stop));
+    concerned.map(|stop| if gate.is_left(stop) { Level::Kill } else { stop.level }).max()
+}
+
+fn level(state: AgentState) -> Option<Level> {
+    match state.mode {
+        MODE_RUN => None,
+        MODE_HELD => Some(Level::Refuse),
+        _ => Some(Level::Isolate),
+    }
+}
+
+fn close(gate: &Gate, stop: Arc<Stop>, fault: String) {
+    warn!(stop = &*stop.id, fault, "held until a person releases it");
+    gate.close(Left { file: OsString::new(), stop, report: None, fault: Some(fault) });
+}
+
+fn make_cgroup(root: &Path, path: &str) -> Result<()> {
+    std::fs::create_dir_all(root.join(path.trim_start_matches('/')))
+        .with_context(|| format!("create cgroup {path}"))
+}
+
+fn is_glob(path: &str) -> bool {
+    path.contains(['*', '?', '[', ']', '{', '}', '\\'])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_plain_paths_name_a_cgroup() {
+        assert!(!is_glob("/agents.slice/claude-a.service"));
+        for path in ["/agents.slice/*", "/a/b?", "/a/{b,c}", "/a/[bc]"] {
+            assert!(is_glob(path), "{path}");
+        }
+    }
+}
