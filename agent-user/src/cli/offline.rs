@@ -98,7 +98,7 @@ fn carry_out(stop: &Stop, kernel: Result<Offline>, places: &Places) -> Report {
     report.in_force = report.problems.is_empty();
     report.in_force_at = report.in_force_at.filter(|_| report.in_force);
     report.durable = left.is_ok();
-    if stop.level == Level::Refuse {
+    if stop.level == Level::Refuse && report.in_force {
         report.note = Some(
             "refuse was carried out as isolate: without a daemon nobody is there to answer calls; it refuses them \
              once it is back"

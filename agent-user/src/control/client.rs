@@ -28,15 +28,17 @@ const ASK_AFTER: Duration = Duration::from_secs(1);
 /// Time for it to say so.
 const ALIVE_WITHIN: Duration = Duration::from_secs(2);
 
-/// The daemon is dead, or hangs: it will not answer.
+/// The daemon is dead, or hangs: it will not answer. In words.
 #[derive(Debug)]
-pub struct NoAnswer;
+pub struct NoAnswer(String);
 
 impl fmt::Display for NoAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("no daemon answers")
+        f.write_str(&self.0)
     }
 }
+
+impl std::error::Error for NoAnswer {}
 
 impl Client {
     pub fn new(runtime_dir: &Path) -> Client {
@@ -72,7 +74,7 @@ impl Client {
             sleep(ASK_AFTER).await;
             let alive = timeout(ALIVE_WITHIN, self.send(Method::GET, "/v1/stops", Vec::new())).await;
             if alive.is_err() {
-                return anyhow!("{}: it hangs", self.socket.display()).context(NoAnswer);
+                return NoAnswer(format!("{}: the daemon hangs", self.socket.display())).into();
             }
         }
     }
@@ -80,12 +82,13 @@ impl Client {
     async fn send(&self, method: Method, path: &str, body: Vec<u8>) -> Result<Value> {
         let stream = UnixStream::connect(&self.socket).await.map_err(|error| {
             let is_denied = error.kind() == ErrorKind::PermissionDenied;
-            let error = anyhow::Error::from(error).context(format!(
+            let why = format!(
                 "{}: no daemon answers (is `interlock run` up? set --runtime-dir if it runs elsewhere)",
                 self.socket.display()
-            ));
+            );
+            let error = anyhow::Error::from(error);
             // Whoever may not ask may not act without asking either.
-            if is_denied { error } else { error.context(NoAnswer) }
+            if is_denied { error.context(why) } else { error.context(NoAnswer(why)) }
         })?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
         tokio::spawn(connection);
@@ -95,8 +98,9 @@ impl Client {
             .header("host", "interlock")
             .header("content-type", "application/json")
             .body(Full::new(Bytes::from(body)))?;
-        let lost =
-            |error| anyhow::Error::from(error).context("the daemon closed the connection").context(NoAnswer);
+        let lost = |error| {
+            anyhow::Error::from(error).context(NoAnswer("the daemon closed the connection".to_owned()))
+        };
         let response = sender.send_request(request).await.map_err(lost)?;
         let status = response.status();
         let bytes = response.into_body().collect().await.map_err(lost)?.to_bytes();
