@@ -16,6 +16,7 @@ use anyhow::{Context, Result, bail, ensure};
 use jiff::Timestamp;
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 use tracing::{error, warn};
 
 use crate::decide::stop::{Level, OFFLINE, Operator, Selector, Stop, Terms};
@@ -98,7 +99,7 @@ impl Spool {
         let names = match self.names() {
             Ok(names) => names,
             Err(_) if seen.contains(OsStr::new("")) => return Vec::new(),
-            Err(error) => return vec![closed(OsString::new(), format!("{error:#}"))],
+            Err(error) => return vec![closed(OsString::new(), &unique(), format!("{error:#}"))],
         };
         let new = names.into_iter().filter(|name| !seen.contains(name));
         let mut left: Vec<Left> = new.filter_map(|name| self.read_file(name)).collect();
@@ -170,8 +171,20 @@ impl Spool {
             {
                 None
             }
-            Err(error) => Some(closed(name, format!("{error:#}"))),
+            Err(error) => {
+                let id = self.incarnation(&name);
+                Some(closed(name, &id, format!("{error:#}")))
+            }
         }
+    }
+
+    /// Tells a file that cannot be read from any other, before and after a restart alike.
+    fn incarnation(&self, name: &OsStr) -> String {
+        let changed = fs::symlink_metadata(self.dir.join(name)).and_then(|about| about.modified());
+        let changed = changed.ok().and_then(|at| Timestamp::try_from(at).ok()).unwrap_or_default();
+        let digest = Sha256::digest(name.as_encoded_bytes());
+        let name: String = digest[..4].iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("{}-{name}", changed.strftime("%Y%m%dT%H%M%S%3f"))
     }
 
     fn parse(&self, name: &OsStr) -> Result<(Stop, Option<Report>)> {
@@ -238,10 +251,14 @@ pub fn offline_id() -> String {
     format!("{OFFLINE}{}-{}", Timestamp::now().strftime("%Y%m%dT%H%M%S"), std::process::id())
 }
 
-/// A stop that nobody ordered, because what is known does not say that agents may run. `stp-held-` and when.
+/// A stop that nobody ordered, because what is known does not say that agents may run.
 pub fn closed_stop(selector: Selector, level: Level, reason: &str) -> Arc<Stop> {
+    closed_as(&unique(), selector, level, reason)
+}
+
+fn closed_as(id: &str, selector: Selector, level: Level, reason: &str) -> Arc<Stop> {
     Arc::new(Stop {
-        id: format!("{CLOSED}{}", unique()).into(),
+        id: format!("{CLOSED}{id}").into(),
         selector,
         level,
         reason: reason.into(),
@@ -257,13 +274,13 @@ pub fn everybody() -> Selector {
     Selector::compile(Terms { all: true, ..Terms::default() }).expect("`all` alone is a selector")
 }
 
-fn closed(file: OsString, fault: String) -> Left {
+fn closed(file: OsString, id: &str, fault: String) -> Left {
     error!(
         fault,
         "an order that was left cannot be read: everybody is held isolated until a person releases that"
     );
-    let stop =
-        closed_stop(everybody(), Level::Isolate, "interlock cannot read an order that was left for it");
+    let reason = "interlock cannot read an order that was left for it";
+    let stop = closed_as(id, everybody(), Level::Isolate, reason);
     Left { file, stop, report: None, fault: Some(fault) }
 }
 
@@ -333,6 +350,7 @@ mod tests {
         assert_eq!(left.len(), 1);
         assert!(left[0].fault.is_some() && left[0].stop.selector.is_any_agent(), "{left:?}");
         assert_eq!(left[0].stop.level, Level::Isolate);
+        assert_eq!(spool.read(&HashSet::new())[0].stop.id, left[0].stop.id, "the same one after a restart");
         spool.done(&left[0]).unwrap();
         assert!(spool.read(&HashSet::new()).is_empty(), "it is set aside");
         assert_eq!(fs::read_dir(&spool.dir).unwrap().count(), 1, "and kept");
