@@ -14,6 +14,7 @@ use crate::orders::receipt::{ReleaseView, Report};
 use crate::record::entry::{Entry, StopEffect};
 use crate::record::log::Log;
 use crate::record::metrics::Metrics;
+use crate::tasks::Task;
 
 /// One call a stop ran into.
 #[derive(Clone, Debug, Serialize)]
@@ -22,6 +23,9 @@ pub struct Caught {
     pub conn: u64,
     #[serde(flatten)]
     pub call: Call,
+    /// The call was answered with a task, which is what was caught.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub task: Option<Box<str>>,
     pub fate: Fate,
     /// When the fate became known.
     pub fate_at: Timestamp,
@@ -88,6 +92,7 @@ impl Book {
             agent: Arc::clone(agent),
             conn: conn.id,
             call: call.clone(),
+            task: None,
             fate,
             fate_at: Timestamp::now(),
             open,
@@ -98,6 +103,23 @@ impl Book {
             self.metrics.stop_call(fate);
             self.record(stop, agent, conn.id, call, fate, None);
         }
+    }
+
+    /// Files a task whose call was answered before the stop came, and which its server goes on with.
+    pub fn file_task(&self, stop: &Stop, task: &Task) {
+        let caught = Caught {
+            agent: Arc::clone(&task.conn.identity.agent.name),
+            conn: task.conn.id,
+            call: task.call.clone(),
+            task: Some(task.id.clone()),
+            fate: Fate::Sent,
+            fate_at: Timestamp::now(),
+            open: true,
+            late: None,
+        };
+        self.stops().pages.entry(Arc::clone(&stop.id)).or_default().calls.push(caught);
+        self.metrics.stop_call(Fate::Sent);
+        self.record(stop, &task.conn.identity.agent.name, task.conn.id, &task.call, Fate::Sent, None);
     }
 
     /// The fate of a caught call became known. It is recorded whether or not the stop is still in force.
