@@ -91,7 +91,7 @@ impl Evidence {
     }
 
     fn settle(&self, call: &Call, fate: Fate, late: Option<Late>) {
-        self.parts.book.settle(&self.stop, &self.conn, call, fate, late);
+        self.parts.book.settle(&self.stop, &self.conn, call, None, fate, late);
     }
 
     /// Reads until every call has its answer or no more can be learnt.

@@ -44,7 +44,7 @@ async fn cancel(parts: Arc<Parts>, stop: Arc<Stop>, task: Arc<Task>) {
         known = ask(&parts, &task, "tasks/get").await.ok().as_ref().and_then(fate_of_task);
     }
     let (fate, late) = known.unwrap_or((Fate::Sent, None));
-    parts.book.settle(&stop, &task.conn, &task.call, fate, late);
+    parts.book.settle(&stop, &task.conn, &task.call, Some(&task.id), fate, late);
 }
 
 async fn ask(parts: &Parts, task: &Task, method: &str) -> std::io::Result<Reply> {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::Serialize;
 
+use crate::book::Caught;
 use crate::decide::stop::{Level, Operator};
-use crate::fate::Fate;
 use crate::identity::Identity;
 use crate::ledger::Call;
 use crate::orders::receipt::{Report, StopView};
@@ -175,19 +175,8 @@ pub struct StopEntry<'a> {
 #[derive(Debug, Serialize)]
 pub struct StopEffect<'a> {
     pub stop: &'a str,
-    pub agent: &'a str,
-    pub conn: u64,
     #[serde(flatten)]
-    pub call: &'a Call,
-    pub fate: Fate,
-    /// Of a late answer: its size in bytes and SHA-256.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub bytes: Option<usize>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub digest: Option<&'a str>,
-    /// The late answer says that the call failed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub is_error: Option<bool>,
+    pub caught: &'a Caught,
 }
 
 #[derive(Debug, Serialize)]
