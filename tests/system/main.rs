@@ -9,6 +9,8 @@ mod hostile;
 mod pairs;
 mod restart;
 mod rules;
+mod sdk_stops;
+mod sdk_table;
 mod stop;
 mod tunnels;
 mod wire;
