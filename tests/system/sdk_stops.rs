@@ -9,11 +9,10 @@ use agent_tests::wait::within;
 use agent_tests::{Client, Daemon, Era, Sdk, Server, World};
 use serde_json::{Value, json};
 
-use crate::NO_RULES;
 use crate::sdk_table::{NEW_CLIENT, Rows, Table};
+use crate::{NO_RULES, REASON};
 
 /// What `Cli::stop` gives as the reason.
-const REASON: &str = "a test says so";
 
 /// A client that takes longer over a step waits for something that does not come.
 const AT_ONCE: Duration = Duration::from_secs(5);

@@ -227,13 +227,15 @@ impl Drop for Connection {
                 Class::Refused
             }
         };
+        // The side that went first is the cause, whatever the other one then did.
+        let left = self.conn.has_agent_left().then_some("agent_closed");
         for call in self.conn.end() {
             self.parts.log.record(&Entry::Result(entry::CallResult {
                 conn: self.conn.id,
                 agent: &agent.name,
                 call: &call,
                 outcome: "none",
-                cause: call.cause(Some(end.label())),
+                cause: call.cause(left.or(Some(end.label()))),
                 status: None,
                 bytes: 0,
                 took_us: 0,

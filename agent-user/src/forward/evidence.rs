@@ -217,6 +217,7 @@ impl Evidence {
             conn: Arc::clone(&self.conn),
             netns: Arc::clone(&self.netns),
             request: self.request.clone(),
+            caught: false.into(),
         };
         self.parts.tasks.learn(&self.conn, message, Some(call), begin);
         task_cancel::cancel_all(&self.parts, &self.stop);
