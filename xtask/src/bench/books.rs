@@ -10,7 +10,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 
 use anyhow::Context;
-use serde_json::Value;
+use serde::Deserialize;
 
 use super::probe::Level;
 
@@ -80,13 +80,13 @@ pub(super) fn read_outcomes(path: &Path) -> anyhow::Result<HashMap<u64, Seen>> {
         .collect()
 }
 
-/// Holds the books against each other. `recorded` finds those of some calls for which a record tells of a result; it is
-/// asked once, and only when there is a doubt.
+/// Holds the books against each other. `recorded` finds what the records say of some calls; it is asked once, and only
+/// when there is a doubt.
 pub(super) fn compare(
     stops: &[Stop],
     arrivals: &[(u64, u64)],
     seen: &HashMap<u64, Seen>,
-    recorded: impl FnOnce(&HashSet<u64>) -> anyhow::Result<HashSet<u64>>,
+    recorded: impl FnOnce(&HashSet<u64>) -> anyhow::Result<HashMap<u64, Vec<String>>>,
 ) -> anyhow::Result<Verdict> {
     let mut verdict = Verdict::default();
     let listed: HashMap<u64, &str> =
@@ -159,12 +159,16 @@ pub(super) fn compare(
     }
     if !doubts.is_empty() {
         let recorded = recorded(&doubts)?;
-        verdict.answer_lost = recorded.len();
-        for id in doubts.difference(&recorded) {
-            verdict.disagreements.push(format!(
-                "call {id}: the server read it, the agent's socket was destroyed, no stop lists it and no record \
-                 tells of a result"
-            ));
+        for id in doubts {
+            let words = recorded.get(&id).map(Vec::as_slice).unwrap_or_default();
+            if words.iter().any(|word| word == RESULT) {
+                verdict.answer_lost += 1;
+            } else {
+                verdict.disagreements.push(format!(
+                    "call {id}: the server read it, the agent's socket was destroyed, no stop lists it, and the \
+                     records say only {words:?}"
+                ));
+            }
         }
     }
     Ok(verdict)
@@ -176,26 +180,37 @@ fn isolated_during(stops: &[Stop], call: &Seen) -> bool {
     isolates.into_iter().any(|stop| call.start <= stop.release_ordered && stop.ordered <= call.end)
 }
 
-/// Which of these calls have a record of their result in the file.
-pub(super) fn recorded_results(records: &Path, calls: &HashSet<u64>) -> anyhow::Result<HashSet<u64>> {
+/// What the records in this file say of these calls, in short words, such as `result: result`.
+pub(super) fn recorded(records: &Path, calls: &HashSet<u64>) -> anyhow::Result<HashMap<u64, Vec<String>>> {
     let file = File::open(records).with_context(|| format!("open {}", records.display()))?;
-    let mut found = HashSet::new();
+    let mut found: HashMap<u64, Vec<String>> = HashMap::new();
     for line in BufReader::new(file).lines() {
-        let line = line?;
-        if !line.contains(r#""kind":"result""#) {
-            continue;
-        }
         // The last line may still be on its way.
-        let Ok(record) = serde_json::from_str::<Value>(&line) else { continue };
-        let id = record["rpc_id"].as_str().and_then(|id| id.parse().ok());
-        if let Some(id) = id.filter(|id| calls.contains(id))
-            && record["outcome"] == "result"
+        let Ok(record) = serde_json::from_str::<Record>(&line?) else { continue };
+        if let Ok(id) = record.rpc_id.parse()
+            && calls.contains(&id)
         {
-            found.insert(id);
+            let what = [record.verdict, record.outcome, record.fate, record.cause];
+            let what: Vec<String> = what.into_iter().flatten().collect();
+            found.entry(id).or_default().push(format!("{}: {}", record.kind, what.join(" ")));
         }
     }
     Ok(found)
 }
+
+/// The parts of a record about a call that are looked at.
+#[derive(Deserialize)]
+struct Record {
+    kind: String,
+    rpc_id: String,
+    verdict: Option<String>,
+    outcome: Option<String>,
+    fate: Option<String>,
+    cause: Option<String>,
+}
+
+/// A record of the answer that went to the agent.
+const RESULT: &str = "result: result";
 
 #[cfg(test)]
 mod tests {
@@ -215,7 +230,7 @@ mod tests {
     }
 
     fn check(stops: &[Stop], arrivals: &[(u64, u64)], outcomes: &[(u64, Outcome)]) -> Verdict {
-        compare(stops, arrivals, &seen(outcomes), |_| Ok(HashSet::new())).unwrap()
+        compare(stops, arrivals, &seen(outcomes), |_| Ok(HashMap::new())).unwrap()
     }
 
     use Outcome::{Answered, Failed, Refused};
@@ -256,29 +271,34 @@ mod tests {
     #[test]
     fn answer_lost_with_a_destroyed_socket_needs_a_record() {
         let lost = [(1, Failed), (2, Failed)];
+        let record = HashMap::from([(1, vec!["decision: allow".to_owned(), RESULT.to_owned()])]);
         let stops = [stop(Level::Isolate, &[])];
-        let verdict = compare(&stops, &[(1, 60), (2, 60)], &seen(&lost), |_| Ok(HashSet::from([1]))).unwrap();
+        let verdict = compare(&stops, &[(1, 60), (2, 60)], &seen(&lost), |_| Ok(record.clone())).unwrap();
         assert_eq!((verdict.answer_lost, verdict.disagreements.len()), (1, 1));
         let stops = [stop(Level::Refuse, &[])];
-        let verdict = compare(&stops, &[(1, 60), (2, 60)], &seen(&lost), |_| Ok(HashSet::from([1]))).unwrap();
+        let verdict = compare(&stops, &[(1, 60), (2, 60)], &seen(&lost), |_| Ok(record.clone())).unwrap();
         assert_eq!((verdict.answer_lost, verdict.disagreements.len()), (0, 2));
     }
 
     #[test]
-    fn results_are_found_in_records_as_the_daemon_writes_them() {
+    fn records_are_read_as_the_daemon_writes_them() {
         let path = std::env::temp_dir().join(format!("ibench-records-{}", std::process::id()));
-        let line = |kind: &str, id: u64, outcome: &str| {
-            format!(r#"{{"schema":1,"kind":"{kind}","rpc_id":"{id}","outcome":"{outcome}"}}"#)
-        };
-        let text = [
-            line("result", 1, "result"),
-            line("result", 2, "none"),
-            line("decision", 3, "result"),
-            "{".into(),
-        ];
-        std::fs::write(&path, text.join("\n")).unwrap();
-        let found = recorded_results(&path, &HashSet::from([1, 2, 3, 4]));
+        let text = concat!(
+            r#"{"schema":1,"kind":"decision","rpc_id":"1","verdict":"allow"}"#,
+            "\n",
+            r#"{"schema":1,"kind":"result","rpc_id":"1","outcome":"result","bytes":7}"#,
+            "\n",
+            r#"{"schema":1,"kind":"result","rpc_id":"2","outcome":"none","cause":"agent_closed"}"#,
+            "\n",
+            r#"{"schema":1,"kind":"stop","stop":"stp-1"}"#,
+            "\n{",
+        );
+        std::fs::write(&path, text).unwrap();
+        let found = recorded(&path, &HashSet::from([1, 2, 3]));
         std::fs::remove_file(&path).unwrap();
-        assert_eq!(found.unwrap(), HashSet::from([1]));
+        let found = found.unwrap();
+        assert_eq!(found[&1], ["decision: allow", RESULT]);
+        assert_eq!(found[&2], ["result: none agent_closed"]);
+        assert_eq!(found.len(), 2);
     }
 }

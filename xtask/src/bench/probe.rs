@@ -19,7 +19,7 @@ use anyhow::{Context, bail};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::books::{self, Stop, compare, read_outcomes, recorded_results};
+use super::books::{self, Stop, compare, read_outcomes, recorded};
 use super::daemon::Daemon;
 use super::host::{Core, load_average, monotonic_ns, progress, progress_done};
 use super::matrix::{load_command, percentile};
@@ -178,7 +178,7 @@ fn run_batch(
     let verdict = compare(&done, &arrivals, &seen, |calls| {
         // Records may lag.
         pause(Duration::from_millis(500))?;
-        recorded_results(&daemon.records, calls)
+        recorded(&daemon.records, calls)
     })?;
     let count = |outcome| seen.values().filter(|call| call.outcome == outcome).count();
     probe.calls_at_server += arrivals.len();
@@ -220,7 +220,7 @@ fn stop_and_release(daemon: &Daemon, level: Level) -> anyhow::Result<(Stop, Took
     // 3 is in force with fates still open; 1 is not in force.
     let answer = daemon.cli_json(&args, &[0, 3])?;
     let answer_ms = begun.elapsed().as_secs_f64() * 1000.0;
-    let (answered, answered_at) = (monotonic_ns()?, jiff::Timestamp::now());
+    let (answered, answered_at) = both_clocks()?;
     let id = answer["stop"]["id"].as_str().context("the answer to a stop has no id")?;
     let issued_at = timestamp(&answer["stop"]["issued_at"])?;
     let in_force_at = timestamp(&answer["stop"]["in_force_at"])?;
@@ -259,6 +259,16 @@ fn fates(answer: &Value) -> HashMap<u64, String> {
     calls
         .filter_map(|call| Some((call["rpc_id"].as_str()?.parse().ok()?, call["fate"].as_str()?.to_owned())))
         .collect()
+}
+
+/// CLOCK_MONOTONIC and the time of day at one moment: on a busy machine another may run between two readings.
+fn both_clocks() -> anyhow::Result<(u64, jiff::Timestamp)> {
+    loop {
+        let (before, now, after) = (monotonic_ns()?, jiff::Timestamp::now(), monotonic_ns()?);
+        if after - before < 20_000 {
+            return Ok((before, now));
+        }
+    }
 }
 
 fn timestamp(value: &Value) -> anyhow::Result<jiff::Timestamp> {
