@@ -96,7 +96,7 @@ fn application_sees_what_the_table_says(client: Client, era: Era, server: Sdk, r
         let (stop, answer) = daemon.cli().stop(&[&format!("agent={name}")], level);
         rows.push(level, "call in flight", &line(&mut agent));
         rows.push(level, "next call", &resume(&mut agent));
-        let since = answer.json["stop"]["in_force_at"].as_str().expect("it is in force").to_owned();
+        let since = answer.json["in_force_at"].as_str().expect("it is in force").to_owned();
         Stopped { name, level, agent, stop, since }
     });
     let restarted = stopped.each_ref().map(|stopped| start(stopped.name, &json!([echo("new client")])));

@@ -104,8 +104,12 @@ pub async fn judge(
     // From here on a stop finds the calls; so it is now that the rules are read.
     let rules = Arc::clone(&parts.gate.rules());
     target.update(&rules, conn, host);
+    let cut_by = conn.cut_by();
     for message in &mut prepared {
         message.judge(&rules, conn, &target.reach, &scene, &claims);
+        if let Some(stop) = &cut_by {
+            message.verdict.refusal = Some(Refusal::Stop(Arc::clone(stop)));
+        }
     }
     if batch && prepared.iter().any(|message| message.verdict.refusal.is_some()) {
         for message in &mut prepared {
@@ -148,8 +152,8 @@ pub fn judge_unread(
     let scene = target.scene(conn, asking.head, asking.bytes, conn.is_mcp(), workflow);
     conn.begin(scene.clone(), Vec::new());
     let rules = parts.gate.rules();
-    let stop = rules.stop_for(&scene.facts(&conn.identity.agent.name));
-    let refusal = stop.map(|stop| Refusal::Stop(Arc::clone(stop))).or(guard.map(Refusal::Guard));
+    let stop = || rules.stop_for(&scene.facts(&conn.identity.agent.name)).cloned();
+    let refusal = conn.cut_by().or_else(stop).map(Refusal::Stop).or(guard.map(Refusal::Guard));
     Judged { refused: refusal.map(|refusal| (refusal, Vec::new())), has_calls: false, batch: false }
 }
 

@@ -223,7 +223,7 @@ fn stop_and_release(daemon: &Daemon, level: Level) -> anyhow::Result<(Stop, Took
     let (answered, answered_at) = both_clocks()?;
     let id = answer["stop"]["id"].as_str().context("the answer to a stop has no id")?;
     let issued_at = timestamp(&answer["stop"]["issued_at"])?;
-    let in_force_at = timestamp(&answer["stop"]["in_force_at"])?;
+    let in_force_at = timestamp(&answer["in_force_at"])?;
     let since = answered_at.duration_since(in_force_at).as_nanos();
     // A clock that is set in between must not make it earlier than the order or later than the answer.
     let in_force = answered.saturating_sub(u64::try_from(since).unwrap_or(0)).max(ordered);
@@ -360,6 +360,6 @@ mod tests {
         });
         assert_eq!(fates(&answer), HashMap::from([(4_294_967_297, "sent".to_owned())]));
         assert_eq!(timestamp(&answer["stop"]["issued_at"]).unwrap().subsec_microsecond(), 100);
-        assert!(timestamp(&answer["stop"]["in_force_at"]).is_err());
+        assert!(timestamp(&answer["in_force_at"]).is_err());
     }
 }
