@@ -16,11 +16,12 @@ use anyhow::{Context, Result};
 use jiff::Timestamp;
 use serde::Serialize;
 use tokio::sync::Mutex;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tracing::info;
 
 use crate::decide::stop::{Escalation, Level, Operator, Selector, Stop};
 use crate::forward::task_cancel;
+use crate::ledger::Conn;
 use crate::parts::Parts;
 use crate::record::entry::{Entry, StopEntry};
 use crate::state::State;
@@ -159,9 +160,6 @@ impl Orders {
         let in_force_at = Timestamp::now();
         self.parts.metrics.stop_in_force.observe(issued.elapsed().as_secs_f64());
         self.count_active();
-        // These take no part in anything any more: they need not be waited for.
-        brought.cut.iter().for_each(|conn| conn.wake.notify_one());
-
         let saved = self.state.save_stops(&stops);
         if let Err(error) = &saved {
             problems.push(format!("the stop holds but will not survive a restart: {error:#}"));
@@ -178,6 +176,7 @@ impl Orders {
         self.parts.log.record_durably(&entry).await;
         info!(stop = &*stop.id, scope = %stop.selector, level = stop.level.label(), in_force, "stopped");
         self.parts.book.report(stop, report);
+        tokio::spawn(end_all(brought.cut));
     }
 
     /// What an operator is told of an order just carried out. Fates that are not known by then are open.
@@ -238,6 +237,15 @@ impl Orders {
                 .with_label_values(&[level.label()])
                 .set(i64::try_from(count).unwrap_or(i64::MAX));
         }
+    }
+}
+
+/// Ends connections that a stop has cut at rest. They take no part in anything any more, so they can wait until the
+/// operator has the answer, and go a few at a time: thousands at once would hold up all others.
+async fn end_all(conns: Vec<Arc<Conn>>) {
+    for few in conns.chunks(64) {
+        few.iter().for_each(|conn| conn.wake.notify_one());
+        sleep(Duration::from_millis(2)).await;
     }
 }
 

@@ -236,9 +236,7 @@ fn stop_and_release(daemon: &Daemon, level: Level) -> anyhow::Result<(Stop, Took
 
     // Long enough for a call that should not come to come.
     pause(Duration::from_millis(15))?;
-    let stops = daemon.cli_json(&["stops", "--json"], &[0])?;
-    let this = stops["stops"].as_array().into_iter().flatten().find(|one| one["stop"]["id"] == *id);
-    let later = fates(this.context("a stop in force is not among the stops")?);
+    let later = fates(&daemon.cli_json(&["stops", "show", id, "--json"], &[0, 3])?);
     let release_ordered = monotonic_ns()?;
     daemon.cli_json(&["release", id, "--reason", "probe", "--json"], &[0])?;
     let answer = fates(&answer);
