@@ -27,6 +27,7 @@ use crate::reload::{self, Reloader};
 use crate::selectors::Selectors;
 use crate::spool::Spool;
 use crate::state::State;
+use crate::tasks::Tasks;
 use crate::workflow::Extractors;
 
 /// Cancels a stop sends to servers at a time: each needs a descriptor, and a stop may have caught thousands of calls.
@@ -65,6 +66,8 @@ pub fn run(config: &Config) -> Result<()> {
         cancels: Semaphore::new(CANCELS),
         arguments: config.records.arguments,
         evidence_window: Duration::try_from(config.evidence_window).unwrap_or_default(),
+        watched: config.watched()?,
+        tasks: Tasks::default(),
         kernel,
         agents,
         gate,

@@ -38,4 +38,5 @@ pub mod selectors;
 pub mod session;
 pub mod spool;
 pub mod state;
+pub mod tasks;
 pub mod workflow;

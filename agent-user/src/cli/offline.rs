@@ -4,9 +4,9 @@
 //! Order matters. The kernel is told first, because a disk may be slow; the order is left before the kernel is told
 //! again, so that a daemon that wakes up in between cannot lift it unnoticed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
@@ -159,7 +159,8 @@ fn enforce(kernel: &Offline, level: Level, concerned: &[(Arc<str>, Target)]) -> 
             isolated: true,
             ..Effect::default()
         };
-        let enforced = enforce_on(kernel, target, level, &mut effect);
+        let destroy = |dirs: &[PathBuf], numbers: &HashSet<u32>| kernel.destroy_below(dirs, numbers);
+        let enforced = enforce_on(target, level, &mut effect, destroy);
         effect.error = enforced.err().map(|error| format!("{error:#}"));
         effect
     };

@@ -1,7 +1,6 @@
 //! Taking up what was done while this daemon did not answer: orders that the command line carried out by itself, and
 //! left in the spool. They become stops like any other, with their operator and their time.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::MutexGuard;
@@ -77,9 +76,8 @@ impl Orders {
             by = left.stop.by.user,
             "taking up an order that was given without this daemon"
         );
-        let generation = self.parts.gate.rules().generation;
         self.parts.metrics.stops.with_label_values(&[left.stop.level.label()]).inc();
-        if self.carry_out(&Arc::clone(&left.stop), generation, issued, Some(report)).await {
+        if self.carry_out(&left.stop, issued, Some(report)).await {
             self.forget(&left);
         } else {
             turn.unsaved.push(left);

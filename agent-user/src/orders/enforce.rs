@@ -13,7 +13,7 @@ use crate::agents::Agents;
 use crate::decide::stop::{Level, Stop};
 use crate::identity::Agent;
 use crate::kernel::process::{self, Process};
-use crate::kernel::{Maps, cgroup, sock_diag};
+use crate::kernel::{cgroup, sock_diag};
 
 /// Time for the kernel to say that a cgroup is frozen, or empty.
 const DONE_WITHIN: Duration = Duration::from_secs(1);
@@ -47,7 +47,10 @@ pub(super) async fn enforce(
         let mut effect = effects[index].clone();
         tasks.spawn_blocking(move || {
             let target = Target { number: agent.number, cgroups: agents.cgroups_of(agent.number) };
-            if let Err(error) = enforce_on(agents.maps(), &target, level, &mut effect) {
+            // The daemon ends the agent's connections to it from its own side.
+            let destroy =
+                |dirs: &[PathBuf], numbers: &HashSet<u32>| agents.maps().destroy_direct_below(dirs, numbers);
+            if let Err(error) = enforce_on(&target, level, &mut effect, destroy) {
                 effect.error = Some(format!("{error:#}"));
             }
             (index, effect)
@@ -70,13 +73,20 @@ pub(crate) struct Target {
     pub(crate) cgroups: Vec<(String, PathBuf)>,
 }
 
-/// Cuts what an agent has open, then freezes or kills it. Needs no daemon.
-pub(crate) fn enforce_on(maps: &Maps, target: &Target, level: Level, effect: &mut Effect) -> Result<()> {
-    let before = Before::of(target);
-    // In every network namespace its processes are in.
+/// Cuts what an agent has open, in every network namespace its processes are in, then freezes or kills it. Needs no
+/// daemon; `destroy` says which of the sockets of these cgroups and agents it cuts.
+pub(crate) fn enforce_on(
+    target: &Target,
+    level: Level,
+    effect: &mut Effect,
+    destroy: impl FnOnce(&[PathBuf], &HashSet<u32>) -> Result<sock_diag::Destroyed>,
+) -> Result<()> {
+    let processes = processes(target);
     let dirs: Vec<PathBuf> = target.cgroups.iter().map(|(_, dir)| dir.clone()).collect();
-    let destroyed =
-        maps.destroy_below(&dirs, &HashSet::from([target.number])).context("sockets not destroyed");
+    let destroyed = destroy(&dirs, &HashSet::from([target.number])).context("sockets not destroyed");
+    // A destroyed socket is its process's until that closes it.
+    let nothing = sock_diag::Destroyed::default();
+    let shares = shares(&processes, destroyed.as_ref().unwrap_or(&nothing));
     let mut halted = Vec::new();
     for (path, dir) in target.cgroups.iter().filter(|_| level >= Level::Freeze) {
         let state = halt(dir, level).with_context(|| format!("{} cgroup {path}", level.label()));
@@ -99,7 +109,8 @@ pub(crate) fn enforce_on(maps: &Maps, target: &Target, level: Level, effect: &mu
         effect.sockets_destroyed = destroyed.total();
         (effect.bytes_unread, effect.bytes_unsent) = (destroyed.unread, destroyed.unsent);
     }
-    effect.process_list = before.processes(destroyed.as_ref().ok(), done);
+    effect.process_list =
+        processes.into_iter().zip(shares).map(|(process, share)| told(process, done, share)).collect();
     let destroyed = destroyed?;
     if let Some(error) = halted.pop() {
         return Err(error);
@@ -122,43 +133,38 @@ fn halt(dir: &Path, level: Level) -> Result<cgroup::Events> {
     Ok(events)
 }
 
-/// The processes of an agent and what they hold, from before anything was done to them.
-struct Before {
-    processes: Vec<(Process, HashSet<u64>)>,
+/// The first processes of an agent.
+fn processes(target: &Target) -> Vec<Process> {
+    let mut processes = Vec::new();
+    for (_, dir) in &target.cgroups {
+        // A cgroup that has just gone has no processes.
+        processes.extend(process::in_cgroup(dir, LISTED - processes.len()).unwrap_or_default().list);
+    }
+    processes
 }
 
-impl Before {
-    fn of(target: &Target) -> Before {
-        let until = Instant::now() + LOOK_WITHIN;
-        let mut processes = Vec::new();
-        for (_, dir) in &target.cgroups {
-            let room = LISTED.saturating_sub(processes.len());
-            // A cgroup that has just gone has no processes.
-            let found = process::in_cgroup(dir, room).unwrap_or_default();
-            processes.extend(found.list.into_iter().map(|process| {
-                let in_time = Instant::now() < until;
-                let sockets = if in_time { process::sockets(process.pid).ok() } else { None };
-                (process, sockets.unwrap_or_default())
-            }));
+/// What of the destroyed sockets each process held, as far as there was time to look.
+fn shares(processes: &[Process], destroyed: &sock_diag::Destroyed) -> Vec<sock_diag::Queues> {
+    let until = Instant::now() + LOOK_WITHIN;
+    let share = |process: &Process| {
+        if destroyed.total() == 0 || Instant::now() > until {
+            return sock_diag::Queues::default();
         }
-        Before { processes }
-    }
+        process::sockets(process.pid).map(|sockets| destroyed.held_by(&sockets)).unwrap_or_default()
+    };
+    processes.iter().map(share).collect()
+}
 
-    fn processes(self, destroyed: Option<&sock_diag::Destroyed>, done: Done) -> Vec<ProcessEffect> {
-        let processes = self.processes.into_iter().map(|(process, sockets)| {
-            let share = destroyed.map(|destroyed| destroyed.held_by(&sockets)).unwrap_or_default();
-            ProcessEffect {
-                pid: process.pid,
-                comm: process.comm,
-                exe: process.exe,
-                uid: process.uid,
-                started: process.started,
-                done,
-                sockets_destroyed: share.sockets,
-                bytes_unread: share.unread,
-                bytes_unsent: share.unsent,
-            }
-        });
-        processes.collect()
+fn told(process: Process, done: Done, share: sock_diag::Queues) -> ProcessEffect {
+    ProcessEffect {
+        pid: process.pid,
+        comm: process.comm,
+        exe: process.exe,
+        uid: process.uid,
+        started: process.started,
+        done,
+        sockets_destroyed: share.sockets,
+        bytes_unread: share.unread,
+        bytes_unsent: share.unsent,
     }
 }

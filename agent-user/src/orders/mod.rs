@@ -17,10 +17,11 @@ use anyhow::{Context, Result};
 use jiff::Timestamp;
 use serde::Serialize;
 use tokio::sync::Mutex;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tracing::info;
 
 use crate::decide::stop::{Escalation, Level, Operator, Selector, Stop};
+use crate::forward::task_cancel;
 use crate::ledger::Conn;
 use crate::parts::Parts;
 use crate::record::entry::{Entry, StopEntry};
@@ -117,8 +118,8 @@ impl Orders {
             let old = turn.tickets.len().saturating_sub(TICKETS);
             turn.tickets.drain(..old);
         }
-        let generation = self.publish(|stops| stops.push(Arc::clone(&stop)));
-        self.carry_out(&stop, generation, issued, None).await;
+        self.publish(|stops| stops.push(Arc::clone(&stop)));
+        self.carry_out(&stop, issued, None).await;
         drop(turn);
         self.parts.metrics.stops.with_label_values(&[stop.level.label()]).inc();
         self.answer(&stop, wait).await
@@ -147,23 +148,17 @@ impl Orders {
         further.level = level;
         further.escalations.push(escalation);
         let stop = Arc::new(further);
-        let generation = self.publish(|stops| {
+        self.publish(|stops| {
             stops.iter_mut().filter(|other| other.id == stop.id).for_each(|other| *other = Arc::clone(&stop));
         });
-        self.carry_out(&stop, generation, issued, None).await;
+        self.carry_out(&stop, issued, None).await;
         drop(turn);
         self.answer(&stop, wait).await
     }
 
-    /// Sees to it that a stop that was published with this generation is carried out; `offline` is what the command
-    /// line has done about it before. Says whether it is saved.
-    async fn carry_out(
-        &self,
-        stop: &Arc<Stop>,
-        generation: u64,
-        issued: Instant,
-        offline: Option<Report>,
-    ) -> bool {
+    /// Sees to it that a stop that was published is carried out; `offline` is what the command line has done about it
+    /// before. Says whether it is saved.
+    async fn carry_out(&self, stop: &Arc<Stop>, issued: Instant, offline: Option<Report>) -> bool {
         let mut problems = Vec::new();
         if let Err(error) = self.parts.agents.apply_to_everybody() {
             problems.push(format!("agents that come later are not held in the kernel: {error:#}"));
@@ -171,15 +166,22 @@ impl Orders {
         let agents = self.parts.agents.matching(&stop.selector);
         let mut effects: Vec<Effect> =
             agents.iter().map(|agent| enforce::begin(&self.parts.agents, agent, stop)).collect();
-        let conns = self.wake(stop, &mut effects);
-        let settled = timeout(SETTLE_WITHIN, self.parts.ledger.settled(&conns, generation)).await;
+        let brought = self.parts.ledger.bring(stop);
+        for conn in brought.conns() {
+            if let Some(effect) = effects.iter_mut().find(|effect| effect.agent == conn.identity.agent.name) {
+                effect.connections += 1;
+            }
+        }
+        let settled = timeout(SETTLE_WITHIN, self.parts.ledger.settled()).await;
         if settled.is_err() {
-            let left = self.parts.ledger.unsettled(&conns, generation);
+            let left = self.parts.ledger.unsettled();
             problems.push(format!(
                 "{left} connections have not acted on the stop within {} s",
                 SETTLE_WITHIN.as_secs()
             ));
         }
+        // Every answer that was let through by now has told of the task it began.
+        task_cancel::cancel_all(&self.parts, stop);
         if stop.level >= Level::Isolate {
             enforce::enforce(&self.parts.agents, &agents, &mut effects, stop.level).await;
         }
@@ -217,6 +219,7 @@ impl Orders {
         self.parts.log.record_durably(&entry).await;
         info!(stop = &*stop.id, scope = %stop.selector, level = stop.level.label(), in_force, "stopped");
         self.parts.book.report(stop, report);
+        tokio::spawn(end_all(brought.cut));
         durable
     }
 
@@ -244,11 +247,10 @@ impl Orders {
         })
     }
 
-    /// Changes the set of stops and returns the generation in which that is in force.
-    fn publish(&self, change: impl FnOnce(&mut Vec<Arc<Stop>>)) -> u64 {
+    /// Changes the set of stops in force.
+    fn publish(&self, change: impl FnOnce(&mut Vec<Arc<Stop>>)) {
         let generation = self.parts.gate.change_stops(change);
         self.parts.metrics.policy_generation.set(i64::try_from(generation).unwrap_or(i64::MAX));
-        generation
     }
 
     /// The stop of this id among those in force.
@@ -287,20 +289,13 @@ impl Orders {
                 .set(i64::try_from(count).unwrap_or(i64::MAX));
         }
     }
+}
 
-    /// The connections' part: each that may be concerned is woken, and looks for itself.
-    fn wake(&self, stop: &Stop, effects: &mut [Effect]) -> Vec<Arc<Conn>> {
-        let conns =
-            self.parts.ledger.open_conns(|conn| stop.selector.matches_agent(&conn.identity.agent.name));
-        for effect in effects {
-            let concerned = conns
-                .iter()
-                .filter(|conn| conn.identity.agent.name == effect.agent && conn.is_concerned_by(stop));
-            effect.connections = concerned.count();
-        }
-        for conn in &conns {
-            conn.wake.notify_one();
-        }
-        conns
+/// Ends connections that a stop has cut at rest. They take no part in anything any more, so they can wait until the
+/// operator has the answer, and go a few at a time: thousands at once would hold up all others.
+async fn end_all(conns: Vec<Arc<Conn>>) {
+    for few in conns.chunks(64) {
+        few.iter().for_each(|conn| conn.wake.notify_one());
+        sleep(Duration::from_millis(2)).await;
     }
 }
