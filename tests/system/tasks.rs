@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use agent_tests::http::{self, post};
 use agent_tests::raw_server::{RawServer, Reply, handshake};
-use agent_tests::{Daemon, RawAgent, World, mcp};
+use agent_tests::{Daemon, RawAgent, Server, World, mcp};
 use serde_json::{Value, json};
 
 use crate::{NO_RULES, REASON};
@@ -149,6 +149,44 @@ fn running_tasks_are_cancelled_and_their_end_is_told() {
         (&json!("status 200, error -32602"), &json!(id))
     );
     assert_eq!(of("legacy")["via"], "tasks/cancel");
+}
+
+/// The server of an SDK cancels its task, and says so.
+#[test]
+#[cfg_attr(not(feature = "root-tests"), ignore = "needs root, BPF and the SDKs")]
+fn task_of_an_sdk_server_is_cancelled() {
+    let world = World::new();
+    let daemon = Daemon::start(&world, NO_RULES);
+    let server = Server::start_tasks(&world);
+    let mut agent = RawAgent::start(&world, "coder");
+    let mut conn = agent.open(server.address()).expect("a connection");
+    agent.send(&conn, &mcp::initialize("2025-11-25")).expect("send");
+    let answer = agent.message(&mut conn).expect("a session");
+    let session = answer.header("mcp-session-id").expect("a session").to_owned();
+    let headers = [("mcp-session-id", &*session), ("mcp-protocol-version", "2025-11-25")];
+    let mut ask = |id: u32, method: &str, params: Value| {
+        agent.send(&conn, &post(&mcp::request(id, method, params).to_string(), &headers)).expect("send");
+        mcp::of_id(&agent.message(&mut conn).expect("an answer").messages(), id).clone()
+    };
+    let call = json!({"name": "research", "arguments": {"topic": "x"}, "task": {"ttl": 60_000}});
+    let begun = ask(1, "tools/call", call);
+    let task =
+        begun["result"]["task"]["taskId"].as_str().unwrap_or_else(|| panic!("a task: {begun}")).to_owned();
+    assert_eq!(ask(2, "tasks/get", json!({"taskId": task}))["result"]["status"], "working");
+
+    let (id, answer) = daemon.cli().stop(&["tool=research"], "refuse");
+    let caught = &answer.json["calls"][0];
+    assert_eq!(
+        (&caught["task"], &caught["fate"], answer.code),
+        (&json!(task), &json!("cancelled"), 0),
+        "{answer:?}"
+    );
+    assert_eq!(daemon.cli().release(&id).code, 0);
+    assert_eq!(
+        ask(3, "tasks/get", json!({"taskId": task}))["result"]["status"],
+        "cancelled",
+        "its server knows"
+    );
 }
 
 #[test]
