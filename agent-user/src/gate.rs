@@ -126,9 +126,9 @@ impl Gate {
         self.is_any_left(|_| true)
     }
 
-    /// Whether a stop is an order that was left and not taken up yet.
+    /// Whether a stop is an order that was left, and was not taken up yet.
     pub fn is_left(&self, stop: &Stop) -> bool {
-        self.is_any_left(|left| left.stop.id == stop.id)
+        self.is_any_left(|left| left.stop.id == stop.id && left.fault.is_none())
     }
 
     fn is_any_left(&self, is: impl Fn(&Left) -> bool) -> bool {

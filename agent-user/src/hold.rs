@@ -4,7 +4,7 @@
 //! Bias: what is not known holds. A state or an order that cannot be read, and a stop that is found in force in the
 //! kernel while nobody knows who ordered it, become stops that a person must release.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsString;
 use std::path::Path;
 use std::sync::Arc;
@@ -132,8 +132,7 @@ fn settings(config: &Config, policy: &Policy) -> Settings {
 /// What the kernel holds agents to and no stop explains is kept, as a stop: its order was lost, because no disk took it
 /// or whoever gave it was killed, and only a person can say that it is over.
 fn keep_found(kernel: &Kernel, gate: &Gate, names: &BTreeMap<u32, String>) -> Result<()> {
-    let keep = |selector: Selector, state: AgentState, known: Option<Level>| {
-        let level = level(state);
+    let keep = |selector: Selector, level: Option<Level>, known: Option<Level>| {
         if level > known {
             let fault = format!("agents are held and nothing says why: {selector}");
             let stop = closed_stop(selector, level.unwrap_or_default(), "found in force in the kernel");
@@ -141,13 +140,25 @@ fn keep_found(kernel: &Kernel, gate: &Gate, names: &BTreeMap<u32, String>) -> Re
         }
     };
     let everybody_is = kernel.everybody()?.unwrap_or(AgentState::RUN);
-    keep(everybody(), everybody_is, known(gate, |stop| stop.selector.is_any_agent()));
+    keep(everybody(), level(everybody_is), known(gate, |stop| stop.selector.is_any_agent()));
+    let frozen = frozen(kernel)?;
     for (number, state) in kernel.states()? {
         let Some(name) = names.get(&number) else { continue };
         let selector = Selector::of_agent(name).map_err(anyhow::Error::msg)?;
-        keep(selector, state, known(gate, |stop| stop.selector.matches_agent(name)));
+        let is_frozen = level(state) == Some(Level::Isolate) && frozen.contains(&number);
+        let level = if is_frozen { Some(Level::Freeze) } else { level(state) };
+        keep(selector, level, known(gate, |stop| stop.selector.matches_agent(name)));
     }
     Ok(())
+}
+
+/// Numbers of agents that are frozen. Nobody thaws them but the release of a stop of that level.
+fn frozen(kernel: &Kernel) -> Result<HashSet<u32>> {
+    let is_frozen = |id: u64| {
+        let events = cgroup::path_of(id).and_then(|dir| cgroup::events(&dir));
+        events.is_ok_and(|events| events.populated && events.frozen)
+    };
+    Ok(kernel.held()?.into_iter().filter(|(id, _)| is_frozen(*id)).map(|(_, agent)| agent).collect())
 }
 
 /// How far the stops go that concern somebody. One that was left is in the kernel as far as the kernel goes.

@@ -87,15 +87,25 @@ fn stop_on_a_full_disk_with_the_daemon_dead_holds() {
     let disk = Disk::mount(world.path("state"));
     let mut daemon = Daemon::start(&world, NO_RULES);
     let server = bank(&world);
-    let mut agent = RawAgent::start(&world, "coder");
+    let (mut agent, mut sibling) = (RawAgent::start(&world, "coder"), RawAgent::start(&world, "sibling"));
     daemon.crash();
     disk.fill();
     let (_, answer) = daemon.cli().stop(&["--all"], "isolate");
     assert_eq!((answer.code, &answer.json["durable"]), (0, &json!(false)), "{answer:?}");
     assert!(problems(&answer).contains("not saved"), "{answer:?}");
+    daemon.cli().stop(&["agent=sibling"], "freeze");
     daemon.restart(&world);
     assert_isolated(&mut agent, server.address(), "the next daemon finds it in the kernel");
-    assert_eq!(stops(daemon.cli()).len(), 1);
+    let found = stops(daemon.cli());
+    let levels: Vec<_> = found.iter().map(|one| one["stop"]["level"].as_str().expect("a level")).collect();
+    assert_eq!(levels, ["isolate", "freeze"], "{found:?}");
+    disk.free();
+    for stop in &found {
+        let id = stop["stop"]["id"].as_str().expect("an id");
+        assert_eq!(daemon.cli().release(id).code, 0);
+    }
+    assert!(!call(&mut agent, server.address()).expect("runs again"));
+    assert!(!call(&mut sibling, server.address()).expect("is thawed, too"));
 }
 
 #[test]
