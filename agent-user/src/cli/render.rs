@@ -19,6 +19,10 @@ pub(super) fn receipt_text(receipt: &Value) -> String {
         operator_text(&stop["by"]),
         text(&stop["reason"]),
     );
+    for report in items(&receipt["earlier"]) {
+        shown +=
+            &format!("  {} in force since {}\n", text(&report["to_level"]), text(&report["in_force_at"]));
+    }
     for escalation in items(&stop["escalations"]) {
         shown += &format!(
             "  raised from {} to {} at {} by {}: {}\n",

@@ -165,6 +165,7 @@ impl Orders {
             problems.push(format!("the stop holds but will not survive a restart: {error:#}"));
         }
         let report = Report {
+            to_level: stop.level,
             in_force,
             in_force_at: in_force.then_some(in_force_at),
             durable: saved.is_ok(),
@@ -192,10 +193,11 @@ impl Orders {
         let rules = self.parts.gate.rules();
         let stop = rules.stops.iter().find(|stop| &*stop.id == id).cloned();
         let stop = stop.or_else(|| page.as_ref().and_then(|page| page.stop.clone()))?;
-        let page = page.unwrap_or_default();
+        let mut page = page.unwrap_or_default();
         Some(Receipt {
             stop: StopView::from(&*stop),
-            report: page.report,
+            report: page.reports.pop(),
+            earlier: page.reports,
             open: open_fates(&page.calls),
             calls: page.calls,
             refused: Refusals::from(&*stop),

@@ -39,9 +39,11 @@ impl From<&Stop> for StopView {
     }
 }
 
-/// What carrying out an order came to.
+/// What carrying out an order came to, be it the one that made the stop or one that raised it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
+    /// How far it was ordered to go.
+    pub to_level: Level,
     /// No new call in scope can reach a server.
     pub in_force: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -156,6 +158,9 @@ pub struct Receipt {
     /// Of the last order; `None` for a stop that is older than this daemon, whose records tell.
     #[serde(flatten)]
     pub report: Option<Report>,
+    /// Of the orders before it, oldest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub earlier: Vec<Report>,
     /// Every call that was in flight, with its fate.
     pub calls: Vec<Caught>,
     /// Fates that are not known.
