@@ -2,6 +2,7 @@
 //! `stop`, which ends what a stop runs into.
 
 mod exchange;
+mod intrusion;
 mod stop;
 
 use std::sync::Arc;
@@ -138,6 +139,7 @@ impl Connection {
 
     async fn dial(&mut self) -> Result<(), End> {
         if self.server.is_none() {
+            intrusion::refuse(&self.parts, &self.netns, &self.conn).await?;
             let stream = dial(&self.netns, self.conn.destination).await.map_err(End::Unreachable)?;
             self.server = Some(Side::new(stream));
         }

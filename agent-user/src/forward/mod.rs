@@ -6,6 +6,7 @@
 pub mod answer;
 pub mod dial;
 pub mod evidence;
+pub mod own;
 pub mod refuse;
 pub mod request;
 pub mod side;
