@@ -7,10 +7,12 @@ mod fates;
 mod honest;
 mod hostile;
 mod pairs;
+mod remote;
 mod restart;
 mod rules;
 mod stop;
 mod tunnels;
+mod two_persons;
 mod wire;
 mod workflow;
 

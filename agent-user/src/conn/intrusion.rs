@@ -17,6 +17,12 @@ pub(super) async fn refuse(parts: &Parts, netns: &Netns, conn: &Conn) -> Result<
     if !parts.own_endpoint.is_at(netns, conn.destination) {
         return Ok(());
     }
+    record(parts, conn).await;
+    Err(End::Refused)
+}
+
+/// Records that an agent's connection was kept from it.
+pub async fn record(parts: &Parts, conn: &Conn) {
     let (pid, uid) = (conn.identity.pid, conn.identity.uid);
     // The user database may be on the network.
     let user = spawn_blocking(move || User::from_uid(uid.into()).ok().flatten()).await.ok().flatten();
@@ -34,5 +40,4 @@ pub(super) async fn refuse(parts: &Parts, netns: &Netns, conn: &Conn) -> Result<
     parts.metrics.control_refused();
     let entry = Entry::Intrusion(Intrusion { agent, order: &order, by: &by, cgroup: &cgroup });
     parts.log.record_durably(&entry).await;
-    Err(End::Refused)
 }

@@ -29,6 +29,8 @@ use tracing::{debug, error, info, warn};
 
 use super::{Control, Peer, admit, certificate, orders, problem, tls};
 use crate::config::Remote;
+use crate::conn::intrusion;
+use crate::forward::own::canonical;
 use crate::record::metrics::Metrics;
 
 /// Handshakes at a time.
@@ -99,8 +101,9 @@ pub async fn serve(control: Arc<Control>, endpoint: Arc<Endpoint>, listener: Tcp
     let router = orders()
         .layer(middleware::from_fn_with_state(Arc::clone(&control), admit))
         .layer(middleware::from_fn(read_whole))
-        .with_state(control);
+        .with_state(Arc::clone(&control));
     let server = Arc::new(Server {
+        control,
         endpoint,
         router,
         failures: Failures { metrics, logged: Mutex::default() },
@@ -110,7 +113,7 @@ pub async fn serve(control: Arc<Control>, endpoint: Arc<Endpoint>, listener: Tcp
     loop {
         match listener.accept().await {
             Ok((stream, from)) => {
-                tokio::spawn(Arc::clone(&server).take(stream, from));
+                tokio::spawn(Arc::clone(&server).take(stream, canonical(from)));
             }
             Err(error) => {
                 server.failures.count(Failure::Accept, None, &error.to_string());
@@ -121,6 +124,7 @@ pub async fn serve(control: Arc<Control>, endpoint: Arc<Endpoint>, listener: Tcp
 }
 
 struct Server {
+    control: Arc<Control>,
     endpoint: Arc<Endpoint>,
     router: Router,
     failures: Failures,
@@ -142,6 +146,11 @@ impl Server {
         let Ok(_connection) = self.connections.try_acquire() else {
             return self.failures.count(Failure::Busy, Some(from), "too many operators at a time");
         };
+        // Only now: the handshake shows that what was dialed for an agent is remembered as such.
+        let parts = &self.control.parts;
+        if let Some(conn) = parts.own_endpoint.carries(from) {
+            return intrusion::record(parts, &conn).await;
+        }
         let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
         let operator = shown.ok_or_else(|| "no client certificate".to_owned());
         let operator = operator.and_then(|shown| certificate::operator(shown, from));

@@ -1,21 +1,50 @@
 //! The daemon's own endpoint for remote operators, where no agent may be taken: its connections would come from us, and
 //! a stolen certificate would make it an operator.
 //!
-//! Known by address, as the daemon's network namespace has them at the moment of the dial. What another machine, or a
-//! translation of addresses (DNAT, a load balancer), leads back here is not recognised.
+//! Two looks. Before the dial, whether the destination is an address of the daemon's network namespace at that moment;
+//! and when somebody has come, whether it came from a socket of our own, by whatever route or translation of addresses.
+//! Not recognised: what leaves this host and returns from another address (SNAT, a proxy elsewhere).
 
+use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::ifaddrs::getifaddrs;
 use nix::sys::socket::SockaddrStorage;
+use tokio::net::TcpStream;
 
 use crate::kernel::netns::{Identity, Netns};
+use crate::ledger::Conn;
 
 /// Where the endpoint is, if there is one.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct OwnEndpoint {
     /// As bound, and in which namespace.
     bound: Option<(SocketAddr, Identity)>,
+    sources: Arc<Sources>,
+}
+
+/// Our sockets to servers, by their own address, and for whom they are.
+#[derive(Debug, Default)]
+struct Sources(Mutex<HashMap<SocketAddr, Arc<Conn>>>);
+
+/// A connection to a server, remembered until this is dropped.
+#[derive(Debug)]
+pub struct Source {
+    address: SocketAddr,
+    sources: Arc<Sources>,
+}
+
+impl Sources {
+    fn lock(&self) -> MutexGuard<'_, HashMap<SocketAddr, Arc<Conn>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Source {
+    fn drop(&mut self) {
+        self.sources.lock().remove(&self.address);
+    }
 }
 
 impl OwnEndpoint {
@@ -25,7 +54,7 @@ impl OwnEndpoint {
     /// The daemon's own namespace cannot be opened.
     pub fn new(address: Option<SocketAddr>) -> std::io::Result<OwnEndpoint> {
         let bound = address.map(|address| Ok::<_, std::io::Error>((address, Netns::current()?.identity())));
-        Ok(OwnEndpoint { bound: bound.transpose()? })
+        Ok(OwnEndpoint { bound: bound.transpose()?, sources: Arc::default() })
     }
 
     /// Whether a connection from a namespace to `destination` would arrive at it. Call it in the daemon's namespace.
@@ -34,6 +63,30 @@ impl OwnEndpoint {
             leads_to(bound, destination, from.identity() == home, is_of_this_host)
         })
     }
+}
+
+impl OwnEndpoint {
+    /// Remembers that a connection, made from a namespace, is an agent's. Before a byte of the agent's is sent on it.
+    pub fn remember(&self, from: &Netns, stream: &TcpStream, conn: &Arc<Conn>) -> Option<Source> {
+        let (_, home) = self.bound?;
+        let address = canonical(stream.local_addr().ok()?);
+        if address.ip().is_loopback() && from.identity() != home {
+            // It stays there; the same address at home is somebody else's.
+            return None;
+        }
+        self.sources.lock().insert(address, Arc::clone(conn));
+        Some(Source { address, sources: Arc::clone(&self.sources) })
+    }
+
+    /// Whose connection it is that has come from `address`, if it is one of ours.
+    pub fn carries(&self, address: SocketAddr) -> Option<Arc<Conn>> {
+        self.sources.lock().get(&canonical(address)).cloned()
+    }
+}
+
+/// The same address without the form that IPv4 has on an IPv6 socket.
+pub fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
 fn leads_to(bound: SocketAddr, to: SocketAddr, at_home: bool, is_ours: impl Fn(IpAddr) -> bool) -> bool {
