@@ -1,6 +1,7 @@
 //! Certificate authorities of a test's own, and who has a certificate of one.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use rcgen::{
@@ -76,6 +77,7 @@ impl Identity {
         };
         fs::write(&identity.certificate, certificate.pem()).expect("write a certificate");
         fs::write(&identity.key, key.serialize_pem()).expect("write a key");
+        fs::set_permissions(&identity.key, fs::Permissions::from_mode(0o600)).expect("keep it private");
         identity
     }
 }

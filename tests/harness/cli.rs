@@ -77,6 +77,14 @@ impl Cli {
         })
     }
 
+    /// Runs a command as a person would, without `--json`; answers what it says.
+    pub fn words(&self, args: &[&str]) -> String {
+        let mut command = self.command(args);
+        command.retain(|arg| arg != "--json");
+        let output = Command::new(&command[0]).args(&command[1..]).output();
+        String::from_utf8_lossy(&output.expect("run interlock").stdout).into_owned()
+    }
+
     /// Stops what `selectors` name; answers the stop's id and the whole answer.
     pub fn stop(&self, selectors: &[&str], level: &str) -> (String, Answer) {
         let tail = ["--level", level, "--reason", "a test says so", "--wait", "5s"];

@@ -3,7 +3,9 @@
 use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -83,6 +85,14 @@ fn remote_operator_stops_and_releases_under_its_own_name() {
     let record = daemon.records().wait("stop", "this one", |record| record["stop"] == id.as_str());
     assert_eq!(&record["by"], by, "a third person can tell from the record too");
 
+    let words = cli.words(&["stops"]);
+    assert!(words.contains("alice") && words.contains(&sha256[..16]), "{words}");
+    let variables = ["INTERLOCK_REMOTE", "INTERLOCK_CA", "INTERLOCK_CERT", "INTERLOCK_KEY"];
+    let flags = cli.command(&["status"]);
+    let values = flags[1..].chunks(2).map(|pair| pair.last().expect("a value"));
+    let by_environment =
+        Command::new(&flags[0]).arg("status").envs(variables.into_iter().zip(values)).output();
+    assert!(by_environment.expect("run interlock").status.success());
     assert_eq!(cli.run(&["status"]).code, 0);
     assert!(cli.run(&["agents"]).json["agents"].to_string().contains("coder"));
     assert_eq!(cli.run(&["stops"]).json["stops"][0]["stop"]["id"], id.as_str());
@@ -193,19 +203,27 @@ fn what_a_peer_can_hold_or_send_is_bounded() {
     assert!(talk(exec.as_bytes()).starts_with("HTTP/1.1 404"), "exec is for this host");
 
     // A peer that says nothing is not waited for, one that says half of it neither; and no number of them is in the way
-    // of an order on the host.
+    // of an order, from the host or from another address.
     let started = Instant::now();
-    let silent: Vec<TcpStream> = (0..100).map(|_| TcpStream::connect(address).expect("connect")).collect();
+    let silent: Vec<TcpStream> = (0..100).map(|_| connect_from([127, 0, 0, 3], address)).collect();
+    assert!(talk(&get("/v1/stops", "")).starts_with("HTTP/1.1 200"), "while they are there");
     let half = talk(b"POST /v1/stops HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{");
     assert!(half.is_empty() || half.starts_with("HTTP/1.1 408"), "{half}");
     let (id, _) = daemon.cli().stop(&["agent=coder"], "refuse");
-    daemon.metrics().wait("interlock_remote_failures_total", &[("reason", "busy")], 36.0);
-    daemon.metrics().wait("interlock_remote_failures_total", &[("reason", "timeout")], 64.0);
+    daemon.metrics().wait("interlock_remote_failures_total", &[("reason", "busy")], 92.0);
+    daemon.metrics().wait("interlock_remote_failures_total", &[("reason", "timeout")], 8.0);
     assert!(started.elapsed() < DEADLINE);
     drop(silent);
     assert!(talk(&get("/v1/stops", "")).contains(&id), "and afterwards operators are served again");
     let logged = daemon.process().stderr().matches("remote operator refused").count();
     assert!((1..=4).contains(&logged), "{logged} lines for 100 failures");
+}
+
+fn connect_from(source: [u8; 4], address: SocketAddr) -> TcpStream {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("a socket");
+    socket.bind(&SocketAddr::from((source, 0)).into()).expect("bind");
+    socket.connect(&address.into()).expect("connect");
+    socket.into()
 }
 
 #[track_caller]
@@ -266,9 +284,11 @@ fn hangup_takes_up_new_certificates_and_keeps_the_old_ones_when_they_are_bad() {
     wait_for("the mistake to be told", || daemon.process().stderr().contains("not reloaded").then_some(()));
     assert_eq!((code(&alice), code(&bob)), (0, 1));
 
+    fs::set_permissions(&site.server.key, fs::Permissions::from_mode(0o640)).expect("chmod");
     fs::write(site.client_ca.file(), good).expect("write");
     daemon.process().signal(Signal::SIGHUP);
     wait_for("the new CA", || (code(&bob) == 0).then_some(()));
+    assert!(daemon.process().stderr().contains("chmod 600"), "others may read the key now");
     assert_eq!(code(&alice), 1, "and whoever had a certificate of the old one is out");
 }
 

@@ -71,19 +71,22 @@ fn two_logins_release_and_one_of_them_twice_does_not() {
     );
     let shown = daemon.cli().run(&["stops", "show", &id]).json;
     assert_eq!(&shown["release_asked"], asked, "{shown}");
+    for words in [daemon.cli().words(&["stops"]), daemon.cli().words(&["stops", "show", &id])] {
+        assert!(words.contains("by root: the test is over; it HOLDS"), "{words}");
+    }
 
     let again = first.release(&id);
     assert!(again.code == 1 && error(&again).contains("root has asked"), "{again:?}");
     let nobody = daemon.cli().logged_in(None).release(&id);
     assert!(nobody.code == 1 && error(&nobody).contains("has no login uid"), "{nobody:?}");
     let (meanwhile, _) = first.stop(&["agent=coder"], "refuse");
-    assert_eq!(in_force(&daemon), [id.clone(), meanwhile.clone()]);
+    assert_eq!(in_force(&daemon), [&*id, &*meanwhile]);
 
     let second = daemon.cli().logged_in(Some(OTHER)).release(&id);
     check_released(&second);
     assert_eq!(second.json["by"]["login"], OTHER.to_string().as_str(), "{second:?}");
     assert_eq!(second.json["asked_by"]["login"], "root", "{second:?}");
-    assert_eq!(in_force(&daemon), [meanwhile.clone()], "the stop made meanwhile is not touched");
+    assert_eq!(in_force(&daemon), [&*meanwhile], "the stop made meanwhile is not touched");
     let record = daemon.records().wait("release", "the end", |record| record["released"] == true);
     assert_eq!(
         (&record["stop"], &record["asked_by"]["login"]),
@@ -110,7 +113,7 @@ fn ask_is_void_once_the_stop_went_further_or_the_daemon_ended() {
     daemon.crash();
     daemon.restart(&world);
     check_asked(&root.release(&id));
-    assert_eq!(in_force(&daemon), [id.clone()]);
+    assert_eq!(in_force(&daemon), [&*id]);
     check_released(&other.release(&id));
 }
 

@@ -125,6 +125,8 @@ mod tests {
         let dns = SanType::DnsName("bob.example.com".try_into().unwrap());
         assert_eq!(named(None, &[mail.clone(), dns.clone()]).unwrap().user, "alice@example.com");
         assert_eq!(named(None, &[dns, mail.clone()]).unwrap().user, "bob.example.com");
+        let uri = SanType::URI("spiffe://ops.example/dora".try_into().unwrap());
+        assert_eq!(named(None, &[uri]).unwrap().user, "spiffe://ops.example/dora");
         assert_eq!(named(Some("carol"), &[mail]).unwrap().user, "carol");
         check_refused(named(None, &[]), "names nobody");
         check_refused(named(None, &[SanType::IpAddress(FROM.ip())]), "names nobody");

@@ -7,6 +7,7 @@
 
 mod certificate;
 pub mod client;
+mod crowd;
 mod health;
 pub mod reach;
 pub mod remote;

@@ -170,8 +170,8 @@ mod tests {
 
     #[test]
     fn url_names_a_host_and_nothing_else() {
-        check("https://gate.example.com:9465", Some(("gate.example.com", 9465)));
-        check("https://gate.example.com/", Some(("gate.example.com", PORT)));
+        check("https://gate.ops.example:9465", Some(("gate.ops.example", 9465)));
+        check("https://gate.ops.example/", Some(("gate.ops.example", PORT)));
         check("https://10.0.0.5:1", Some(("10.0.0.5", 1)));
         check("https://[fd00::5]:1", Some(("fd00::5", 1)));
         check("https://[fd00::5]", Some(("fd00::5", PORT)));
@@ -200,6 +200,8 @@ mod tests {
         assert!(wrong_ca.contains("ca.pem") && wrong_ca.contains("--ca"), "{wrong_ca}");
         let name = tell(TlsError::InvalidCertificate(CertificateError::NotValidForName));
         assert!(name.contains("not for gate"), "{name}");
+        let expired = tell(TlsError::InvalidCertificate(CertificateError::Expired));
+        assert!(expired.contains("gate has expired") && expired.contains("SIGHUP"), "{expired}");
         let refused = tell(TlsError::AlertReceived(AlertDescription::UnknownCA));
         assert!(refused.contains("me.pem") && refused.contains("client_ca"), "{refused}");
         let other = tell(TlsError::AlertReceived(AlertDescription::InternalError));

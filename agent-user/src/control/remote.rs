@@ -27,14 +27,15 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tracing::{debug, error, info, warn};
 
+use super::crowd::Crowd;
 use super::{Control, Peer, admit, certificate, orders, problem, tls};
 use crate::config::Remote;
 use crate::conn::intrusion;
 use crate::forward::own::canonical;
 use crate::record::metrics::Metrics;
 
-/// Handshakes at a time.
-const HANDSHAKES: usize = 64;
+/// Handshakes at a time, and how many of them from one address.
+const HANDSHAKES: (usize, usize) = (64, 8);
 /// Connections of operators at a time.
 const CONNECTIONS: usize = 64;
 /// Time for a handshake, for the head of a request, and for its body.
@@ -107,7 +108,7 @@ pub async fn serve(control: Arc<Control>, endpoint: Arc<Endpoint>, listener: Tcp
         endpoint,
         router,
         failures: Failures { metrics, logged: Mutex::default() },
-        handshakes: Semaphore::new(HANDSHAKES),
+        handshakes: Crowd::new(HANDSHAKES.0, HANDSHAKES.1),
         connections: Semaphore::new(CONNECTIONS),
     });
     loop {
@@ -128,13 +129,13 @@ struct Server {
     endpoint: Arc<Endpoint>,
     router: Router,
     failures: Failures,
-    handshakes: Semaphore,
+    handshakes: Crowd,
     connections: Semaphore,
 }
 
 impl Server {
     async fn take(self: Arc<Self>, stream: TcpStream, from: SocketAddr) {
-        let Ok(handshake) = self.handshakes.try_acquire() else {
+        let Some(handshake) = self.handshakes.enter(from.ip()) else {
             return self.failures.count(Failure::Busy, Some(from), "too many handshakes at a time");
         };
         let stream = match timeout(WITHIN, self.shake_hands(stream)).await {
