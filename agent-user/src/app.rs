@@ -30,6 +30,7 @@ use crate::record::metrics::Metrics;
 use crate::reload::{self, Reloader};
 use crate::selectors::Selectors;
 use crate::state::State;
+use crate::tasks::Tasks;
 use crate::workflow::Extractors;
 
 /// Cancels a stop sends to servers at a time: each needs a descriptor, and a stop may have caught thousands of calls.
@@ -90,6 +91,8 @@ pub fn run(config: &Config) -> Result<()> {
         arguments: config.records.arguments,
         evidence_window: Duration::try_from(config.evidence_window).unwrap_or_default(),
         own_endpoint: OwnEndpoint::new(remote_addr)?,
+        watched: config.watched()?,
+        tasks: Tasks::default(),
         kernel,
         agents,
         gate,

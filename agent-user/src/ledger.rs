@@ -27,6 +27,9 @@ pub struct Call {
     /// Tool, prompt, resource or task.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool: Option<Box<str>>,
+    /// The tool whose call began the task that this call is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub of_tool: Option<Box<str>>,
     /// The JSON-RPC id exactly as the agent sent it; `None` for notifications and responses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rpc_id: Option<Box<str>>,
@@ -41,13 +44,22 @@ pub struct Call {
     /// The decision that let it through.
     pub decision: Box<str>,
     pub since: Timestamp,
+    /// When the agent itself asked to cancel it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent_cancelled_at: Option<Timestamp>,
 }
 
 impl Call {
+    /// Why it got no answer: the agent's own wish comes before what the server then did.
+    pub fn cause(&self, cause: Option<&'static str>) -> Option<&'static str> {
+        if self.agent_cancelled_at.is_some() { Some("agent_cancelled") } else { cause }
+    }
+
     /// What is known of a call in the exchange of this scene.
     pub fn facts<'a>(&'a self, scene: &'a Scene, agent: &'a str) -> Facts<'a> {
         let facts = scene.facts(agent);
-        Facts { tool: self.tool.as_deref(), workflow: self.workflow.as_deref(), ..facts }
+        let tool = self.of_tool.as_deref().or(self.tool.as_deref());
+        Facts { tool, workflow: self.workflow.as_deref(), ..facts }
     }
 }
 
@@ -109,6 +121,8 @@ pub struct Conn {
     pub wake: Notify,
     /// An MCP message or header was seen on it.
     mcp: AtomicBool,
+    /// The agent has closed its side.
+    agent_left: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -117,8 +131,10 @@ struct State {
     phase: Phase,
     scene: Scene,
     calls: Vec<Call>,
-    /// Generation of the last stop this connection has acted on.
-    acted: u64,
+    /// The turn of the stop that waits for it to act.
+    awaited: Option<u64>,
+    /// A stop has cut it while it was at rest. It obeys even if the stop is released before it gets to know.
+    cut_by: Option<Arc<Stop>>,
 }
 
 impl Conn {
@@ -133,6 +149,14 @@ impl Conn {
 
     pub fn mark_mcp(&self) {
         self.mcp.store(true, Ordering::Relaxed);
+    }
+
+    pub fn has_agent_left(&self) -> bool {
+        self.agent_left.load(Ordering::Relaxed)
+    }
+
+    pub fn mark_agent_left(&self) {
+        self.agent_left.store(true, Ordering::Relaxed);
     }
 
     /// Where it goes, with and without the port.
@@ -152,12 +176,37 @@ impl Conn {
     /// runs into it; and an answer that was decided before the stop may arrive.
     pub fn met_by(&self, rules: &Rules) -> Option<Arc<Stop>> {
         let state = self.state();
+        if state.cut_by.is_some() {
+            return state.cut_by.clone();
+        }
         let agent = &*self.identity.agent.name;
         let ends = |stop: &&Arc<Stop>| {
-            (stop.level > Level::Refuse || !matches!(state.phase, Phase::Idle | Phase::Answering))
-                && state.is_met_by(stop, agent)
+            (stop.level > Level::Refuse || !state.is_at_rest()) && state.is_met_by(stop, agent)
         };
         furthest(rules.stops.iter().filter(ends)).cloned()
+    }
+
+    /// The stop that has cut it while it was at rest.
+    pub fn cut_by(&self) -> Option<Arc<Stop>> {
+        self.state().cut_by.clone()
+    }
+
+    /// What a stop, which is published by now, has to do here.
+    fn meet(&self, stop: &Arc<Stop>, turn: u64) -> Meeting {
+        let mut state = self.state();
+        if !state.is_met_by(stop, &self.identity.agent.name) {
+            return Meeting::Unconcerned;
+        }
+        if !state.is_at_rest() {
+            state.awaited = Some(turn);
+            return Meeting::Acts;
+        }
+        // Whatever it reads next is registered first, and then meets the stop: nothing is to be waited for.
+        if stop.level > Level::Refuse {
+            state.cut_by.get_or_insert_with(|| Arc::clone(stop));
+            return Meeting::Cut;
+        }
+        Meeting::Rests
     }
 
     /// What the connection is doing now, for whoever wants to see it.
@@ -177,6 +226,16 @@ impl Conn {
 
     pub fn phase(&self) -> Phase {
         self.state().phase
+    }
+
+    /// Notes that the agent itself wants one of the calls cancelled.
+    fn cancelled_by_agent(&self, session: Option<Session>, id: RawId<'_>) -> bool {
+        let mut state = self.state();
+        let asked = |call: &&mut Call| {
+            call.session == session && call.rpc_id.as_deref().is_some_and(|raw| id.matches(raw))
+        };
+        let call = state.calls.iter_mut().find(asked);
+        call.map(|call| call.agent_cancelled_at = Some(Timestamp::now())).is_some()
     }
 
     /// Takes one answered call off the ledger. The exchange goes on while others are open.
@@ -201,7 +260,24 @@ impl Conn {
     }
 }
 
+/// What a stop has to do on a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Meeting {
+    Unconcerned,
+    /// In scope, and at rest: its next message will meet the stop.
+    Rests,
+    /// In scope, at rest, and marked: it ends as soon as it gets to know.
+    Cut,
+    /// Something is in progress that has to end first.
+    Acts,
+}
+
 impl State {
+    /// Nothing is in flight but perhaps an answer that was decided.
+    fn is_at_rest(&self) -> bool {
+        self.calls.is_empty() && matches!(self.phase, Phase::Idle | Phase::Answering)
+    }
+
     fn is_met_by(&self, stop: &Stop, agent: &str) -> bool {
         if self.calls.is_empty() {
             return stop.selector.matches(&self.scene.facts(agent));
@@ -226,7 +302,17 @@ impl Phase {
 pub struct Ledger {
     conns: Mutex<HashMap<u64, Arc<Conn>>>,
     next: AtomicU64,
-    acted: Notify,
+    settling: Mutex<Settling>,
+    settled: Notify,
+}
+
+/// How far the stop that was brought last has come. Orders are taken one at a time.
+#[derive(Debug, Default)]
+struct Settling {
+    /// Tells it from the ones before, which may have been given up.
+    turn: u64,
+    /// Connections that have yet to act on it.
+    left: usize,
 }
 
 impl Ledger {
@@ -238,13 +324,14 @@ impl Ledger {
     /// entry is dropped.
     pub fn open(self: &Arc<Self>, identity: Identity, destination: SocketAddr, scene: Scene) -> Entry {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        let state = State { phase: Phase::Idle, scene, calls: Vec::new(), acted: 0 };
+        let state = State { phase: Phase::Idle, scene, calls: Vec::new(), awaited: None, cut_by: None };
         let conn = Arc::new(Conn {
             id,
             identity,
             destination,
             wake: Notify::new(),
             mcp: AtomicBool::new(false),
+            agent_left: AtomicBool::new(false),
             state: Mutex::new(state),
         });
         self.conns().insert(id, Arc::clone(&conn));
@@ -256,6 +343,12 @@ impl Ledger {
         self.conns().values().filter(|conn| concerns(conn)).cloned().collect()
     }
 
+    /// Notes that an agent wants its call of this session and id cancelled. False: no such call is in flight.
+    pub fn cancelled_by_agent(&self, agent: u32, session: Option<Session>, id: RawId<'_>) -> bool {
+        let conns = self.open_conns(|conn| conn.identity.agent.number == agent);
+        conns.iter().any(|conn| conn.cancelled_by_agent(session, id))
+    }
+
     pub fn len(&self) -> usize {
         self.conns().len()
     }
@@ -264,29 +357,87 @@ impl Ledger {
         self.conns().is_empty()
     }
 
-    /// Waits until each of these connections has acted on `generation`, or is gone. Cancel it to give up.
-    pub async fn settled(&self, conns: &[Arc<Conn>], generation: u64) {
-        for conn in conns {
-            loop {
-                // Registered before looking, so that no notification falls between the two.
-                let acted = self.acted.notified();
-                if conn.state().acted >= generation {
-                    break;
+    /// Brings a stop, which is published by now, to every connection it concerns.
+    pub fn bring(&self, stop: &Arc<Stop>) -> Brought {
+        let mut brought = Brought::default();
+        let agents = |conn: &Conn| stop.selector.matches_agent(&conn.identity.agent.name);
+        let turn = {
+            let mut settling = self.settling();
+            // One more than there are, so that it does not end before all are counted.
+            *settling = Settling { turn: settling.turn + 1, left: 1 };
+            settling.turn
+        };
+        for conn in self.open_conns(agents) {
+            match conn.meet(stop, turn) {
+                Meeting::Unconcerned => {}
+                Meeting::Rests => brought.resting.push(conn),
+                Meeting::Cut => brought.cut.push(conn),
+                Meeting::Acts => {
+                    self.settling().left += 1;
+                    conn.wake.notify_one();
+                    brought.acting.push(conn);
                 }
-                acted.await;
+            }
+        }
+        self.acted_on(turn);
+        brought
+    }
+
+    /// Waits until each connection of the stop that was brought last has acted on it, or is gone. Cancel it to give up.
+    pub async fn settled(&self) {
+        loop {
+            // Registered before looking, so that no notification falls between the two.
+            let settled = self.settled.notified();
+            if self.unsettled() == 0 {
+                return;
+            }
+            settled.await;
+        }
+    }
+
+    /// How many connections the stop that was brought last still waits for.
+    pub fn unsettled(&self) -> usize {
+        self.settling().left
+    }
+
+    /// The connection has acted on every stop so far.
+    pub fn acted(&self, conn: &Conn) {
+        let awaited = conn.state().awaited.take();
+        if let Some(turn) = awaited {
+            self.acted_on(turn);
+        }
+    }
+
+    fn acted_on(&self, turn: u64) {
+        let mut settling = self.settling();
+        if settling.turn == turn {
+            settling.left -= 1;
+            if settling.left == 0 {
+                self.settled.notify_waiters();
             }
         }
     }
 
-    /// How many of these connections have not acted on `generation`.
-    pub fn unsettled(&self, conns: &[Arc<Conn>], generation: u64) -> usize {
-        conns.iter().filter(|conn| conn.state().acted < generation).count()
+    fn settling(&self) -> MutexGuard<'_, Settling> {
+        self.settling.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    /// The connection has acted on every stop up to `generation`.
-    pub fn acted(&self, conn: &Conn, generation: u64) {
-        conn.state().acted = generation;
-        self.acted.notify_waiters();
+/// The connections that a stop concerns.
+#[derive(Debug, Default)]
+pub struct Brought {
+    /// Will have its next message refused.
+    pub resting: Vec<Arc<Conn>>,
+    /// Are marked, and end when they are woken.
+    pub cut: Vec<Arc<Conn>>,
+    /// Have been woken to end what they do.
+    pub acting: Vec<Arc<Conn>>,
+}
+
+impl Brought {
+    /// All of them.
+    pub fn conns(&self) -> impl Iterator<Item = &Arc<Conn>> {
+        self.resting.iter().chain(&self.cut).chain(&self.acting)
     }
 }
 
@@ -306,6 +457,6 @@ impl Entry {
 impl Drop for Entry {
     fn drop(&mut self) {
         self.ledger.conns().remove(&self.conn.id);
-        self.ledger.acted(&self.conn, u64::MAX);
+        self.ledger.acted(&self.conn);
     }
 }

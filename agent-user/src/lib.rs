@@ -35,4 +35,5 @@ pub mod reload;
 pub mod selectors;
 pub mod session;
 pub mod state;
+pub mod tasks;
 pub mod workflow;

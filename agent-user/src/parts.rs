@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use globset::GlobSet;
 use jiff::Timestamp;
 use tokio::sync::Semaphore;
 
@@ -20,6 +21,7 @@ use crate::ledger::{Conn, Ledger};
 use crate::record::entry::{Decision, Entry};
 use crate::record::log::Log;
 use crate::record::metrics::Metrics;
+use crate::tasks::Tasks;
 use crate::workflow::Extractors;
 
 /// The parts of the daemon that connections use.
@@ -38,6 +40,9 @@ pub struct Parts {
     pub evidence_window: Duration,
     /// Where no agent may be taken.
     pub own_endpoint: OwnEndpoint,
+    /// Servers that a stop watches instead of cancelling by closing.
+    pub watched: GlobSet,
+    pub tasks: Tasks,
     /// Bounds how many cancels a stop sends at a time.
     pub cancels: Semaphore,
 }

@@ -3,14 +3,20 @@
 //! ignored without the feature `root-tests`. The numbers W1…, S1…, K8 are real-world cases, told where they are tested.
 
 mod agents;
+mod causes;
 mod fates;
 mod honest;
 mod hostile;
+mod levels;
 mod pairs;
 mod remote;
 mod restart;
 mod rules;
+mod scopes;
+mod sdk_stops;
+mod sdk_table;
 mod stop;
+mod tasks;
 mod tunnels;
 mod two_persons;
 mod wire;
@@ -29,3 +35,6 @@ rules:
 
 /// No rule at all.
 const NO_RULES: &str = "version: 1\nrules: []\n";
+
+/// The reason of the stops that tests order.
+const REASON: &str = "a test says so";

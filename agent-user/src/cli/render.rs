@@ -123,7 +123,7 @@ pub(super) fn drill_text(drill: &Value) -> String {
     for agent in items(&drill["agents"]) {
         let numbers = |list: &Value| items(list).iter().map(text).collect::<Vec<_>>().join(" ");
         shown += &format!(
-            "  {}: processes {} in {}; sessions {}; {} idle, {}, {}\n",
+            "  {}: processes {} in {}; sessions {}; {} idle, {}, {}, {}\n",
             text(&agent["agent"]),
             numbers(&agent["processes"]),
             numbers(&agent["cgroups"]),
@@ -131,6 +131,7 @@ pub(super) fn drill_text(drill: &Value) -> String {
             count(&agent["idle_connections"], "connection", "connections"),
             count(&items(&agent["streams"]).len().into(), "stream", "streams"),
             count(&items(&agent["calls"]).len().into(), "call", "calls"),
+            count(&items(&agent["tasks"]).len().into(), "task", "tasks"),
         );
         for call in items(&agent["calls"]) {
             shown += &format!(

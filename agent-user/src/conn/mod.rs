@@ -47,8 +47,8 @@ pub async fn run(stream: TcpStream, origin: Origin, netns: Arc<Netns>, parts: Ar
     let end = loop {
         tokio::select! {
             biased;
-            (stop, generation) = stopped(&parts, &conn) => {
-                if let Some(end) = connection.stop(&stop, generation).await {
+            stop = stopped(&parts, &conn) => {
+                if let Some(end) = connection.stop(&stop).await {
                     break end;
                 }
             }
@@ -138,7 +138,7 @@ impl Connection {
     fn stop_in_force(&self) -> Option<Refusal> {
         let rules = self.parts.gate.rules();
         let facts = self.scene.facts(&self.conn.identity.agent.name);
-        rules.stop_for(&facts).map(|stop| Refusal::Stop(Arc::clone(stop)))
+        self.conn.cut_by().or_else(|| rules.stop_for(&facts).cloned()).map(Refusal::Stop)
     }
 
     async fn dial(&mut self) -> Result<(), End> {
@@ -236,13 +236,15 @@ impl Drop for Connection {
                 Class::Refused
             }
         };
+        // The side that went first is the cause, whatever the other one then did.
+        let left = self.conn.has_agent_left().then_some("agent_closed");
         for call in self.conn.end() {
             self.parts.log.record(&Entry::Result(entry::CallResult {
                 conn: self.conn.id,
                 agent: &agent.name,
                 call: &call,
                 outcome: "none",
-                cause: Some(end.label()),
+                cause: call.cause(left.or(Some(end.label()))),
                 status: None,
                 bytes: 0,
                 took_us: 0,

@@ -4,6 +4,7 @@
 //! byte on the server's connection. Only [`refuse`] writes anything of our own.
 
 pub mod answer;
+pub mod cancel;
 pub mod dial;
 pub mod evidence;
 pub mod own;
@@ -11,6 +12,7 @@ pub mod refuse;
 pub mod request;
 pub mod side;
 mod stream;
+pub mod task_cancel;
 pub mod tunnel;
 
 use std::io;

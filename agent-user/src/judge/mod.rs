@@ -51,6 +51,8 @@ struct Prepared<'a> {
     call: Option<mcp::Call<'a>>,
     rpc_id: Option<&'a str>,
     workflow: Option<Arc<str>>,
+    /// The tool behind the task it is about.
+    of_tool: Option<Box<str>>,
     revision: Option<&'static str>,
     decision: String,
     verdict: Verdict,
@@ -102,8 +104,12 @@ pub async fn judge(
     // From here on a stop finds the calls; so it is now that the rules are read.
     let rules = Arc::clone(&parts.gate.rules());
     target.update(&rules, conn, host);
+    let cut_by = conn.cut_by();
     for message in &mut prepared {
         message.judge(&rules, conn, &target.reach, &scene, &claims);
+        if let Some(stop) = &cut_by {
+            message.verdict.refusal = Some(Refusal::Stop(Arc::clone(stop)));
+        }
     }
     if batch && prepared.iter().any(|message| message.verdict.refusal.is_some()) {
         for message in &mut prepared {
@@ -146,8 +152,8 @@ pub fn judge_unread(
     let scene = target.scene(conn, asking.head, asking.bytes, conn.is_mcp(), workflow);
     conn.begin(scene.clone(), Vec::new());
     let rules = parts.gate.rules();
-    let stop = rules.stop_for(&scene.facts(&conn.identity.agent.name));
-    let refusal = stop.map(|stop| Refusal::Stop(Arc::clone(stop))).or(guard.map(Refusal::Guard));
+    let stop = || rules.stop_for(&scene.facts(&conn.identity.agent.name)).cloned();
+    let refusal = conn.cut_by().or_else(stop).map(Refusal::Stop).or(guard.map(Refusal::Guard));
     Judged { refused: refusal.map(|refusal| (refusal, Vec::new())), has_calls: false, batch: false }
 }
 
@@ -166,9 +172,12 @@ fn prepare<'a>(
     };
     let revision =
         call.as_ref().filter(|call| call.is_mcp).and_then(|call| mcp::revision(call, claims, None));
+    let about_task = call.as_ref().filter(|call| call.method.starts_with("tasks/"));
+    let of_tool = about_task.and_then(|call| parts.tasks.tool(conn, call.name.as_deref()?));
     Prepared {
         call,
         rpc_id,
+        of_tool,
         workflow: parts.workflow.of_message(headers, Some(message), &conn.identity.workflow),
         revision: revision.map(mcp::Revision::as_str),
         decision: parts.decisions.next(),
@@ -192,6 +201,8 @@ impl Prepared<'_> {
             revision: self.revision,
             decision: self.decision.as_str().into(),
             since: Timestamp::now(),
+            of_tool: self.of_tool.clone(),
+            agent_cancelled_at: None,
         }
     }
 
@@ -202,7 +213,7 @@ impl Prepared<'_> {
         };
         let facts = Facts {
             workflow: self.workflow.as_deref(),
-            tool: subject.name,
+            tool: self.of_tool.as_deref().or(subject.name),
             ..scene.facts(&conn.identity.agent.name)
         };
         self.verdict = decide(rules, reach, &facts, &subject);
@@ -262,18 +273,34 @@ impl Prepared<'_> {
         } else {
             parts.log.record(&entry);
         }
-        let cancelled = self.call.as_ref().and_then(|call| call.cancelled_request_id);
-        if let Some(id) = cancelled {
-            parts.log.record(&Entry::Cancel(Cancel {
-                agent: &agent.name,
-                server: &scene.server,
-                cause: "agent_cancelled",
-                rpc_id: id.raw,
-                stop: None,
-                via: "notifications/cancelled",
-                outcome: None,
-            }));
+        if refusal.is_none() {
+            self.record_cancel(parts, conn, scene);
         }
+    }
+
+    /// Records that the agent itself asks for a cancel, which is no operator's stop.
+    fn record_cancel(&self, parts: &Parts, conn: &Conn, scene: &Scene) {
+        let Some(call) = &self.call else { return };
+        let (rpc_id, task, via) = match (call.cancelled_request_id, &*call.method) {
+            (Some(id), _) => (id.raw, None, "notifications/cancelled"),
+            (None, "tasks/cancel") => (self.rpc_id.unwrap_or_default(), call.name.as_deref(), "tasks/cancel"),
+            (None, _) => return,
+        };
+        let agent = &conn.identity.agent;
+        let outcome = call.cancelled_request_id.map(|id| {
+            let in_flight = parts.ledger.cancelled_by_agent(agent.number, scene.session, id);
+            if in_flight { "in flight" } else { "not in flight" }.to_owned()
+        });
+        parts.log.record(&Entry::Cancel(Cancel {
+            agent: &agent.name,
+            server: &scene.server,
+            cause: "agent_cancelled",
+            rpc_id,
+            task,
+            stop: None,
+            via,
+            outcome,
+        }));
     }
 }
 

@@ -20,7 +20,7 @@ use tokio::time::timeout;
 use tracing::info;
 
 use crate::decide::stop::{Escalation, Level, Operator, Selector, Stop};
-use crate::ledger::Conn;
+use crate::forward::task_cancel;
 use crate::parts::Parts;
 use crate::record::entry::{Entry, StopEntry};
 use crate::state::State;
@@ -133,7 +133,7 @@ impl Orders {
 
     /// Puts a set of stops in force and sees to it that `stop`, which is new in it, is carried out.
     async fn carry_out(&self, stop: &Arc<Stop>, stops: Vec<Arc<Stop>>, issued: Instant) {
-        let generation = self.publish(stops.clone());
+        self.publish(stops.clone());
         let mut problems = Vec::new();
         if let Err(error) = self.parts.agents.apply_to_everybody() {
             problems.push(format!("agents that come later are not held in the kernel: {error:#}"));
@@ -141,15 +141,22 @@ impl Orders {
         let agents = self.parts.agents.matching(&stop.selector);
         let mut effects: Vec<Effect> =
             agents.iter().map(|agent| enforce::begin(&self.parts.agents, agent, stop)).collect();
-        let conns = self.wake(stop, &mut effects);
-        let settled = timeout(SETTLE_WITHIN, self.parts.ledger.settled(&conns, generation)).await;
+        let brought = self.parts.ledger.bring(stop);
+        for conn in brought.conns() {
+            if let Some(effect) = effects.iter_mut().find(|effect| effect.agent == conn.identity.agent.name) {
+                effect.connections += 1;
+            }
+        }
+        let settled = timeout(SETTLE_WITHIN, self.parts.ledger.settled()).await;
         if settled.is_err() {
-            let left = self.parts.ledger.unsettled(&conns, generation);
+            let left = self.parts.ledger.unsettled();
             problems.push(format!(
                 "{left} connections have not acted on the stop within {} s",
                 SETTLE_WITHIN.as_secs()
             ));
         }
+        // Every answer that was let through by now has told of the task it began.
+        task_cancel::cancel_all(&self.parts, stop);
         if stop.level >= Level::Isolate {
             enforce::enforce(&self.parts.agents, &agents, &mut effects, stop.level).await;
         }
@@ -162,6 +169,8 @@ impl Orders {
         let in_force_at = Timestamp::now();
         self.parts.metrics.stop_in_force.observe(issued.elapsed().as_secs_f64());
         self.count_active();
+        // These take no part in anything any more: they need not be waited for.
+        brought.cut.iter().for_each(|conn| conn.wake.notify_one());
 
         let saved = self.state.save_stops(&stops);
         if let Err(error) = &saved {
@@ -206,11 +215,10 @@ impl Orders {
         })
     }
 
-    /// Puts a set of stops in force and returns its generation.
-    fn publish(&self, stops: Vec<Arc<Stop>>) -> u64 {
+    /// Puts a set of stops in force.
+    fn publish(&self, stops: Vec<Arc<Stop>>) {
         let generation = self.parts.gate.set_stops(stops);
         self.parts.metrics.policy_generation.set(i64::try_from(generation).unwrap_or(i64::MAX));
-        generation
     }
 
     /// Every stop in force.
@@ -242,22 +250,6 @@ impl Orders {
                 .with_label_values(&[level.label()])
                 .set(i64::try_from(count).unwrap_or(i64::MAX));
         }
-    }
-
-    /// The connections' part: each that may be concerned is woken, and looks for itself.
-    fn wake(&self, stop: &Stop, effects: &mut [Effect]) -> Vec<Arc<Conn>> {
-        let conns =
-            self.parts.ledger.open_conns(|conn| stop.selector.matches_agent(&conn.identity.agent.name));
-        for effect in effects {
-            let concerned = conns
-                .iter()
-                .filter(|conn| conn.identity.agent.name == effect.agent && conn.is_concerned_by(stop));
-            effect.connections = concerned.count();
-        }
-        for conn in &conns {
-            conn.wake.notify_one();
-        }
-        conns
     }
 }
 

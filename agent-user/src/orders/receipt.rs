@@ -67,7 +67,7 @@ pub struct Effect {
     pub process_list: Vec<ProcessEffect>,
     /// Its network is cut in the kernel.
     pub isolated: bool,
-    /// Sockets the kernel destroyed, our own connections with it included.
+    /// Sockets the kernel destroyed, beyond the connections above.
     pub sockets_destroyed: u32,
     /// Bytes left in the queues of the TCP sockets among them: read by nobody, and not known to have arrived.
     pub bytes_unread: u64,
