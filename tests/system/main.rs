@@ -9,6 +9,7 @@ mod honest;
 mod hostile;
 mod levels;
 mod pairs;
+mod remote;
 mod restart;
 mod rules;
 mod scopes;
@@ -17,6 +18,7 @@ mod sdk_table;
 mod stop;
 mod tasks;
 mod tunnels;
+mod two_persons;
 mod wire;
 mod workflow;
 

@@ -9,7 +9,7 @@ pub mod receipt;
 mod release;
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -26,8 +26,7 @@ use crate::parts::Parts;
 use crate::record::entry::{Entry, StopEntry};
 use crate::state::State;
 
-use self::receipt::{Effect, Receipt, Refusals, Report, StopView, open_fates};
-use self::release::Asked;
+use self::receipt::{AskedView, Effect, Receipt, Refusals, Report, StopView, open_fates};
 
 /// Longest time a connection may take to act on a stop before the answer says that it has not.
 const SETTLE_WITHIN: Duration = Duration::from_secs(2);
@@ -39,7 +38,9 @@ pub struct Orders {
     state: Arc<State>,
     /// A release needs a second person.
     require_two: bool,
-    turn: Mutex<HashMap<Arc<str>, Asked>>,
+    turn: Mutex<()>,
+    /// By stop: the first of two persons who asked for its release.
+    asked: std::sync::Mutex<HashMap<Arc<str>, AskedView>>,
 }
 
 /// An order to stop.
@@ -62,11 +63,18 @@ pub struct InForce {
     /// Of these, how many have a fate that is not known.
     pub open: usize,
     pub refused: Refusals,
+    /// Who asked for its release; a second person must too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub release_asked: Option<AskedView>,
 }
 
 impl Orders {
     pub fn new(parts: Arc<Parts>, state: Arc<State>, require_two: bool) -> Orders {
-        Orders { parts, state, require_two, turn: Mutex::default() }
+        Orders { parts, state, require_two, turn: Mutex::default(), asked: std::sync::Mutex::default() }
+    }
+
+    fn asked(&self) -> MutexGuard<'_, HashMap<Arc<str>, AskedView>> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Stops what an order selects. `wait` bounds how long fates that are not known yet are waited for.
@@ -117,6 +125,8 @@ impl Orders {
         further.escalations.push(escalation);
         *stop = Arc::new(further);
         let stop = Arc::clone(stop);
+        // Whoever asked for its release asked for that of a lesser stop.
+        self.asked().remove(&stop.id);
         self.carry_out(&stop, stops, issued).await;
         drop(turn);
         self.answer(&stop, wait).await
@@ -201,6 +211,7 @@ impl Orders {
             open: open_fates(&page.calls),
             calls: page.calls,
             refused: Refusals::from(&*stop),
+            release_asked: self.asked().get(id).cloned(),
             released: page.released,
         })
     }
@@ -223,6 +234,7 @@ impl Orders {
                 calls: page.as_ref().map(|page| page.calls.len()),
                 open: page.as_ref().map_or(0, |page| open_fates(&page.calls)),
                 refused: Refusals::from(&**stop),
+                release_asked: self.asked().get(&stop.id).cloned(),
             }
         };
         rules.stops.iter().map(view).collect()

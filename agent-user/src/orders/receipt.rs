@@ -140,6 +140,14 @@ impl From<&Stop> for Refusals {
     }
 }
 
+/// A release that the first of two persons has asked for.
+#[derive(Clone, Debug, Serialize)]
+pub struct AskedView {
+    pub by: Operator,
+    pub reason: String,
+    pub at: Timestamp,
+}
+
 /// How a stop ended.
 #[derive(Clone, Debug, Serialize)]
 pub struct ReleaseView {
@@ -166,6 +174,9 @@ pub struct Receipt {
     /// Fates that are not known.
     pub open: usize,
     pub refused: Refusals,
+    /// It holds until a second person asks too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub release_asked: Option<AskedView>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub released: Option<ReleaseView>,
 }
