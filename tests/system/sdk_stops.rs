@@ -12,8 +12,6 @@ use serde_json::{Value, json};
 use crate::sdk_table::{NEW_CLIENT, Rows, Table};
 use crate::{NO_RULES, REASON};
 
-/// What `Cli::stop` gives as the reason.
-
 /// A client that takes longer over a step waits for something that does not come.
 const AT_ONCE: Duration = Duration::from_secs(5);
 

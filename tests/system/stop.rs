@@ -15,8 +15,6 @@ use serde_json::{Value, json};
 
 use crate::{NO_RULES, REASON};
 
-/// What `Cli::stop` gives as the reason; the agent must be told.
-
 // === S1: microsoft/agent-governance-toolkit#754, #3739 ===
 
 /// One test per SDK and era: three calls in flight, the SDK's own GET stream, an idle keep-alive connection, a sibling.
