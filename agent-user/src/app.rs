@@ -11,9 +11,11 @@ use tracing::warn;
 use crate::accept::Listeners;
 use crate::book::Book;
 use crate::config::Config;
+use crate::control::remote::Endpoint;
 use crate::control::{self, Control};
 use crate::daemon::{Daemon, listen_for_agents};
 use crate::decode::Limits;
+use crate::forward::own::OwnEndpoint;
 use crate::hold::Hold;
 use crate::kernel::Kernel;
 use crate::ledger::Ledger;
@@ -45,6 +47,8 @@ pub fn run(config: &Config) -> Result<()> {
     let metrics_socket = std::net::TcpListener::bind(config.metrics_addr)
         .with_context(|| format!("metrics_addr {}: bind", config.metrics_addr))?;
     metrics_socket.set_nonblocking(true)?;
+    let (remote, remote_socket) = config.remote.as_ref().map(Endpoint::open).transpose()?.unzip();
+    let remote_addr = remote.as_ref().map(|remote| remote.address());
 
     let metrics = Arc::new(Metrics::new()?);
     let records = Log::open(&config.records.path, Arc::clone(&metrics));
@@ -66,6 +70,7 @@ pub fn run(config: &Config) -> Result<()> {
         cancels: Semaphore::new(CANCELS),
         arguments: config.records.arguments,
         evidence_window: Duration::try_from(config.evidence_window).unwrap_or_default(),
+        own_endpoint: OwnEndpoint::new(remote_addr)?,
         watched: config.watched()?,
         tasks: Tasks::default(),
         kernel,
@@ -103,12 +108,17 @@ pub fn run(config: &Config) -> Result<()> {
         pin_dir: config.pin_dir.clone(),
         state,
         metrics_addr: metrics_socket.local_addr()?,
+        remote_addr,
         started: Instant::now(),
     };
-    start_control(control, socket, metrics_socket)?;
+    let control = Arc::new(control);
+    start_server("control", control::serve(Arc::clone(&control), socket, metrics_socket))?;
+    if let (Some(remote), Some(socket)) = (remote.clone(), remote_socket) {
+        start_server("remote", control::remote::serve(control, remote, socket))?;
+    }
     start_heartbeat(Arc::clone(&parts.kernel))?;
     runtime.spawn(async move { orders.watch().await });
-    let daemon = Daemon { config: config.clone(), parts, listeners, selectors, reloader };
+    let daemon = Daemon { config: config.clone(), parts, listeners, selectors, reloader, remote };
     runtime.block_on(daemon.run())?;
     // Whatever is still open is dropped here, and recorded.
     runtime.shutdown_timeout(Duration::from_secs(1));
@@ -150,17 +160,15 @@ fn start_heartbeat(kernel: Arc<Kernel>) -> Result<()> {
     Ok(())
 }
 
-/// The control server has a thread and runtime of its own.
-fn start_control(
-    control: Control,
-    socket: std::os::unix::net::UnixListener,
-    metrics: std::net::TcpListener,
-) -> Result<()> {
+/// Each way in for orders has a thread and runtime of its own.
+fn start_server(name: &str, server: impl Future<Output = Result<()>> + Send + 'static) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    std::thread::Builder::new().name("control".into()).spawn(move || {
-        if let Err(error) = runtime.block_on(control::serve(control, socket, metrics)) {
+    let thread = std::thread::Builder::new().name(name.into());
+    let name = name.to_owned();
+    thread.spawn(move || {
+        if let Err(error) = runtime.block_on(server) {
             // Without it nobody could give orders: better to end, and hold the agents, than to run on.
-            tracing::error!(error = format!("{error:#}"), "control server ended");
+            tracing::error!(server = name, error = format!("{error:#}"), "control server ended");
             std::process::abort();
         }
     })?;

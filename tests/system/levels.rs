@@ -125,6 +125,9 @@ fn a_stop_goes_further_in_place() {
     );
     assert_eq!(raised[0]["reason"], "worse than it looked");
     assert_eq!(receipt["from_records"], true, "{receipt}");
+    let earlier: Vec<&Value> =
+        receipt["earlier"].as_array().into_iter().flatten().map(|order| &order["to_level"]).collect();
+    assert_eq!(earlier, ["refuse", "isolate"], "each order with what it came to: {receipt}");
     assert_eq!(receipt["agents"][0]["cgroups"][0]["frozen"], true, "what the last daemon did: {receipt}");
 
     assert_eq!(daemon.cli().release(&id).code, 0);

@@ -9,6 +9,7 @@ mod honest;
 mod hostile;
 mod levels;
 mod pairs;
+mod remote;
 mod restart;
 mod rules;
 mod scopes;
@@ -18,6 +19,7 @@ mod stays;
 mod stop;
 mod tasks;
 mod tunnels;
+mod two_persons;
 mod wire;
 mod workflow;
 

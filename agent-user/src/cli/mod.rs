@@ -1,6 +1,7 @@
 //! The command line: one binary, the daemon and its tools. Human words by default, `--json` everywhere.
 
 mod offline;
+mod remote;
 mod render;
 mod stops;
 
@@ -33,6 +34,8 @@ pub struct Args {
     /// Where the daemon's control socket is.
     #[arg(long, global = true, env = "INTERLOCK_RUNTIME_DIR", default_value = RUNTIME_DIR)]
     runtime_dir: PathBuf,
+    #[command(flatten)]
+    remote: remote::RemoteArgs,
     /// Print JSON.
     #[arg(long, global = true)]
     json: bool,
@@ -151,7 +154,7 @@ impl std::fmt::Display for BadConfig {
 
 impl Args {
     fn run(&self) -> Result<ExitCode> {
-        let client = Client::new(&self.runtime_dir);
+        let client = self.client()?;
         match &self.command {
             Command::Run { config } => {
                 let config = Config::load(config).context(BadConfig)?;

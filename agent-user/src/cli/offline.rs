@@ -57,16 +57,18 @@ pub(super) fn stop(places: &Places, order: StopOrder, id: &str) -> Result<Receip
     Ok(Receipt {
         stop: StopView::from(&stop),
         report: Some(report),
+        earlier: Vec::new(),
         calls: Vec::new(),
         open: 0,
         refused: Refusals::from(&stop),
+        release_asked: None,
         released: None,
     })
 }
 
 fn carry_out(stop: &Stop, kernel: Result<Offline>, places: &Places) -> Report {
     let spool = Spool::new(&places.state_dir);
-    let mut report = Report { offline: true, ..Report::default() };
+    let mut report = Report { to_level: stop.level, offline: true, ..Report::default() };
     let mut concerned = Vec::new();
     if let Ok(kernel) = &kernel {
         match targets(kernel, stop, &places.state_dir) {
@@ -198,5 +200,6 @@ fn operator() -> Result<Operator> {
         pid: i32::try_from(pid).ok(),
         user: user.map_or_else(|| uid.to_string(), |user| user.name),
         login: process::login(pid).context("read who has logged in")?,
+        certificate: None,
     })
 }

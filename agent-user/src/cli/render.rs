@@ -19,6 +19,10 @@ pub(super) fn receipt_text(receipt: &Value) -> String {
         operator_text(&stop["by"]),
         text(&stop["reason"]),
     );
+    for report in items(&receipt["earlier"]) {
+        shown +=
+            &format!("  {} in force since {}\n", text(&report["to_level"]), text(&report["in_force_at"]));
+    }
     for escalation in items(&stop["escalations"]) {
         shown += &format!(
             "  raised from {} to {} at {} by {}: {}\n",
@@ -28,6 +32,9 @@ pub(super) fn receipt_text(receipt: &Value) -> String {
             operator_text(&escalation["by"]),
             text(&escalation["reason"]),
         );
+    }
+    if let asked @ Value::Object(_) = &receipt["release_asked"] {
+        shown += &format!("  {}\n", asked_text(asked));
     }
     if let release @ Value::Object(_) = &receipt["released"] {
         shown += &format!(
@@ -70,6 +77,15 @@ pub(super) fn receipt_text(receipt: &Value) -> String {
         shown += &format!("\n{}", calls_table(calls));
     }
     shown
+}
+
+fn asked_text(asked: &Value) -> String {
+    format!(
+        "release asked for at {} by {}: {}; it HOLDS until a second person asks too",
+        text(&asked["at"]),
+        operator_text(&asked["by"]),
+        text(&asked["reason"])
+    )
 }
 
 fn effect_text(effect: &Value) -> String {
@@ -154,7 +170,15 @@ pub(super) fn scope_text(scope: &Value) -> String {
     terms.map(|(name, value)| format!("{name}={}", text(value))).collect::<Vec<_>>().join(" ")
 }
 
-fn operator_text(operator: &Value) -> String {
+pub(super) fn operator_text(operator: &Value) -> String {
+    if let certificate @ Value::Object(_) = &operator["certificate"] {
+        let sha256: String = text(&certificate["sha256"]).chars().take("sha256:".len() + 16).collect();
+        let (user, from) = (text(&operator["user"]), text(&certificate["from"]));
+        return format!(
+            "{user} (certificate {sha256}…, serial {}, from {from})",
+            text(&certificate["serial"])
+        );
+    }
     match &operator["login"] {
         Value::Null => text(&operator["user"]),
         login if *login == operator["user"] => text(login),
@@ -224,7 +248,10 @@ pub(super) fn stops_table(value: &Value) -> String {
             format!("{} proxy, {} kernel", entry["refused"]["proxy"], entry["refused"]["kernel"]),
         ]);
     }
-    table.to_string()
+    let asked = stops.iter().filter(|entry| entry["release_asked"].is_object());
+    let asked = asked
+        .map(|entry| format!("\n{}: {}", text(&entry["stop"]["id"]), asked_text(&entry["release_asked"])));
+    format!("{table}{}", asked.collect::<String>())
 }
 
 pub(super) fn agents_table(value: &Value) -> String {

@@ -15,7 +15,7 @@ use crate::decide::stop::{Level, Terms};
 use crate::place::Places;
 use crate::spool::offline_id;
 
-use super::render::{drill_text, receipt_text, scope_text, stops_table, text};
+use super::render::{drill_text, operator_text, receipt_text, scope_text, stops_table, text};
 use super::{Args, BadConfig, offline};
 
 /// A stop is in force, and the fate of some call is open; or a release needs a second person.
@@ -120,7 +120,7 @@ pub(super) fn release(args: &Args, client: &Client, id: &str, reason: &str) -> R
         } else {
             format!(
                 "{what} HOLDS: {} has asked for its release; a second person must order the same",
-                text(&answer["asked_by"]["user"])
+                operator_text(&answer["asked_by"])
             )
         }
     });

@@ -2,6 +2,7 @@
 //! `stop`, which ends what a stop runs into.
 
 mod exchange;
+pub mod intrusion;
 mod stop;
 
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use crate::decode::{Sniff, sniff};
 use crate::forward::End;
 use crate::forward::answer::Begun;
 use crate::forward::dial::dial;
+use crate::forward::own::Source;
 use crate::forward::side::{Reader, Side};
 use crate::forward::tunnel::tunnel;
 use crate::identity::Identity;
@@ -65,6 +67,8 @@ struct Connection {
     agent: Side,
     /// Dialed at the start, or before the first message that may go there.
     server: Option<Side>,
+    /// Tells that the server's connection is an agent's, should it lead to ourselves.
+    source: Option<Source>,
     /// What is known of the connection whatever it says.
     scene: Scene,
     target: Target,
@@ -96,6 +100,7 @@ impl Connection {
             netns,
             agent: Side::new(stream),
             server: None,
+            source: None,
             scene,
             target: Target::default(),
             begun: Begun::Nothing,
@@ -138,7 +143,11 @@ impl Connection {
 
     async fn dial(&mut self) -> Result<(), End> {
         if self.server.is_none() {
+            intrusion::refuse(&self.parts, &self.netns, &self.conn).await?;
             let stream = dial(&self.netns, self.conn.destination).await.map_err(End::Unreachable)?;
+            // The one before may have had the same address.
+            self.source = None;
+            self.source = self.parts.own_endpoint.remember(&self.netns, &stream, &self.conn);
             self.server = Some(Side::new(stream));
         }
         Ok(())

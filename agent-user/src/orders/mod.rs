@@ -10,7 +10,7 @@ pub mod receipt;
 mod release;
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -28,8 +28,7 @@ use crate::record::entry::{Entry, StopEntry};
 use crate::spool::{Left, Spool};
 use crate::state::State;
 
-use self::receipt::{Effect, Receipt, Refusals, Report, StopView, open_fates};
-use self::release::Asked;
+use self::receipt::{AskedView, Effect, Receipt, Refusals, Report, StopView, open_fates};
 
 /// Longest time a connection may take to act on a stop before the answer says that it has not.
 const SETTLE_WITHIN: Duration = Duration::from_secs(2);
@@ -43,13 +42,13 @@ pub struct Orders {
     /// A release needs a second person.
     require_two: bool,
     turn: Mutex<Turn>,
+    /// By stop: the first of two persons who asked for its release.
+    asked: std::sync::Mutex<HashMap<Arc<str>, AskedView>>,
 }
 
 /// What the one who carries out an order knows of those before.
 #[derive(Debug, Default)]
 struct Turn {
-    /// Releases that one of two persons has asked for, by stop.
-    asked: HashMap<Arc<str>, Asked>,
     /// Stops that were ordered here under a ticket, oldest first.
     tickets: VecDeque<(String, Arc<str>)>,
     /// Orders that were taken up from the spool, and wait there for the state to be saved.
@@ -79,11 +78,25 @@ pub struct InForce {
     /// Of these, how many have a fate that is not known.
     pub open: usize,
     pub refused: Refusals,
+    /// Who asked for its release; a second person must too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub release_asked: Option<AskedView>,
 }
 
 impl Orders {
     pub fn new(parts: Arc<Parts>, state: Arc<State>, spool: Spool, require_two: bool) -> Orders {
-        Orders { parts, state, spool, require_two, turn: Mutex::default() }
+        Orders {
+            parts,
+            state,
+            spool,
+            require_two,
+            turn: Mutex::default(),
+            asked: std::sync::Mutex::default(),
+        }
+    }
+
+    fn asked(&self) -> MutexGuard<'_, HashMap<Arc<str>, AskedView>> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Stops what an order selects. `wait` bounds how long fates that are not known yet are waited for.
@@ -148,6 +161,8 @@ impl Orders {
         further.level = level;
         further.escalations.push(escalation);
         let stop = Arc::new(further);
+        // Whoever asked for its release asked for that of a lesser stop.
+        self.asked().remove(&stop.id);
         self.publish(|stops| {
             stops.iter_mut().filter(|other| other.id == stop.id).for_each(|other| *other = Arc::clone(&stop));
         });
@@ -203,6 +218,7 @@ impl Orders {
         }
         let durable = saved.is_ok();
         let report = Report {
+            to_level: stop.level,
             in_force,
             in_force_at: in_force.then_some(in_force_at),
             durable,
@@ -236,13 +252,15 @@ impl Orders {
         let rules = self.parts.gate.rules();
         let stop = rules.stops.iter().find(|stop| &*stop.id == id).cloned();
         let stop = stop.or_else(|| page.as_ref().and_then(|page| page.stop.clone()))?;
-        let page = page.unwrap_or_default();
+        let mut page = page.unwrap_or_default();
         Some(Receipt {
             stop: StopView::from(&*stop),
-            report: page.report,
+            report: page.reports.pop(),
+            earlier: page.reports,
             open: open_fates(&page.calls),
             calls: page.calls,
             refused: Refusals::from(&*stop),
+            release_asked: self.asked().get(id).cloned(),
             released: page.released,
         })
     }
@@ -272,6 +290,7 @@ impl Orders {
                 calls: page.as_ref().map(|page| page.calls.len()),
                 open: page.as_ref().map_or(0, |page| open_fates(&page.calls)),
                 refused: Refusals::from(&**stop),
+                release_asked: self.asked().get(&stop.id).cloned(),
             }
         };
         rules.stops.iter().map(view).collect()

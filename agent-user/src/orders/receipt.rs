@@ -39,10 +39,12 @@ impl From<&Stop> for StopView {
     }
 }
 
-/// What carrying out an order came to.
+/// What carrying out an order came to, be it the one that made the stop or one that raised it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Report {
+    /// How far it was ordered to go.
+    pub to_level: Level,
     /// No new call in scope can reach a server.
     pub in_force: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -176,6 +178,14 @@ impl From<&Stop> for Refusals {
     }
 }
 
+/// A release that the first of two persons has asked for.
+#[derive(Clone, Debug, Serialize)]
+pub struct AskedView {
+    pub by: Operator,
+    pub reason: String,
+    pub at: Timestamp,
+}
+
 /// How a stop ended.
 #[derive(Clone, Debug, Serialize)]
 pub struct ReleaseView {
@@ -194,11 +204,17 @@ pub struct Receipt {
     /// Of the last order; `None` for a stop that is older than this daemon, whose records tell.
     #[serde(flatten)]
     pub report: Option<Report>,
+    /// Of the orders before it, oldest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub earlier: Vec<Report>,
     /// Every call that was in flight, with its fate.
     pub calls: Vec<Caught>,
     /// Fates that are not known.
     pub open: usize,
     pub refused: Refusals,
+    /// It holds until a second person asks too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub release_asked: Option<AskedView>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub released: Option<ReleaseView>,
 }

@@ -70,6 +70,20 @@ pub struct Operator {
     /// Who logged in before any `sudo` (`/proc/PID/loginuid`), where the host keeps it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub login: Option<String>,
+    /// What a remote operator has shown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate: Option<Certificate>,
+}
+
+/// Which client certificate an order came with, and from where.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Certificate {
+    /// SHA-256 of the certificate, as `sha256:` and hex digits.
+    pub sha256: String,
+    /// The number its CA gave it, in hex.
+    pub serial: String,
+    /// Address and port of the peer.
+    pub from: String,
 }
 
 /// A stop in force.
