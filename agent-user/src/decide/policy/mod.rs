@@ -4,140 +4,20 @@
 //! The file's shape is the contract of `interlock config schema`; unknown fields, unknown actions and duplicate
 //! ids are errors that name the rule and the remedy.
 
+mod file;
+mod index;
+
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use globset::{Candidate, Glob, GlobSet, GlobSetBuilder};
-use schemars::JsonSchema;
-use serde::Deserialize;
+use globset::GlobSet;
 
 use super::scope::Scope;
 use super::{Refusal, Subject, Verdict};
 
-/// The rules file, as written.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct PolicyFile {
-    /// Version of the file format: 1.
-    pub version: u32,
-    #[serde(default)]
-    pub defaults: Defaults,
-    #[serde(default)]
-    pub rules: Vec<RuleFile>,
-}
+use self::index::{Index, IndexBuilder, compile_globs, compile_server_globs};
 
-/// What to do where no rule can say.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct Defaults {
-    /// A call of a tool that no `tools/list` showed. Only `allow` for now.
-    pub unseen_tool: Bias,
-    /// Bytes that no two readers would understand alike: broken JSON, duplicate members, unknown content codings.
-    pub undecodable: Bias,
-    /// Connections whose content cannot be read: TLS, HTTP/2 and anything that is not HTTP.
-    pub opaque: Bias,
-    /// UDP other than DNS, which may be QUIC.
-    pub quic: Bias,
-    /// JSON messages and events over their limit.
-    pub oversized: Bias,
-}
-
-impl Default for Defaults {
-    fn default() -> Defaults {
-        Defaults {
-            unseen_tool: Bias::Allow,
-            undecodable: Bias::Deny,
-            opaque: Bias::Allow,
-            quic: Bias::Deny,
-            oversized: Bias::Deny,
-        }
-    }
-}
-
-/// The two answers a default can give.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Bias {
-    Allow,
-    Deny,
-}
-
-/// One rule, as written.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct RuleFile {
-    /// Unique within the file; shown to the agent, in records and in metrics.
-    pub id: String,
-    pub action: Action,
-    #[serde(default)]
-    pub phase: Phase,
-    #[serde(default)]
-    pub mode: Mode,
-    #[serde(default, rename = "match")]
-    pub matches: Match,
-    /// Shown to the agent and the operator.
-    #[serde(default)]
-    pub reason: Option<String>,
-}
-
-/// What a rule does when it fires.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Action {
-    /// Refuse the message.
-    Deny,
-}
-
-/// Which messages a rule looks at.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Phase {
-    /// What the agent sends.
-    #[default]
-    Request,
-}
-
-/// Whether a rule acts or only speaks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Mode {
-    #[default]
-    Enforce,
-    /// Recorded and counted as `would_deny`, never applied.
-    Observe,
-}
-
-/// Globs, ANDed over the fields; a list is ORed. A field left out matches everything.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct Match {
-    /// Name of the agent.
-    pub agent: Option<Globs>,
-    /// Host, `host:port`, address or `address:port` of the server. A host is what the agent's request says;
-    /// an address is where its connection really goes.
-    pub server: Option<Globs>,
-    /// JSON-RPC method.
-    pub method: Option<Globs>,
-    /// Name of the tool (or prompt, resource, task) the method names.
-    pub tool: Option<Globs>,
-}
-
-/// One glob or a list of them.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
-#[serde(untagged)]
-pub enum Globs {
-    One(String),
-    Many(Vec<String>),
-}
-
-impl Globs {
-    fn patterns(&self) -> &[String] {
-        match self {
-            Globs::One(pattern) => std::slice::from_ref(pattern),
-            Globs::Many(patterns) => patterns,
-        }
-    }
-}
+pub use self::file::{Action, Bias, Defaults, Globs, Match, Mode, Phase, PolicyFile, RuleFile};
 
 /// A checked, indexed policy.
 #[derive(Debug)]
@@ -160,14 +40,6 @@ struct Rule {
     agent: Option<GlobSet>,
     server: Option<GlobSet>,
     method: Option<GlobSet>,
-}
-
-/// Globs of many rules as one automaton.
-#[derive(Debug, Default)]
-struct Index {
-    globs: GlobSet,
-    /// The rule each glob belongs to.
-    rules: Vec<usize>,
 }
 
 impl Default for Policy {
@@ -286,68 +158,10 @@ impl Policy {
     }
 }
 
-impl Index {
-    fn find(&self, text: &str, found: &mut Vec<usize>) {
-        if self.rules.is_empty() {
-            return;
-        }
-        let globs = self.globs.matches_candidate(&Candidate::new(text));
-        found.extend(globs.into_iter().map(|glob| self.rules[glob]));
-    }
-}
-
-#[derive(Default)]
-struct IndexBuilder {
-    globs: Vec<Glob>,
-    rules: Vec<usize>,
-}
-
-impl IndexBuilder {
-    fn add(&mut self, rule: usize, globs: &Globs, field: &str) -> Result<(), String> {
-        for pattern in globs.patterns() {
-            self.globs.push(compile_glob(pattern, field)?);
-            self.rules.push(rule);
-        }
-        Ok(())
-    }
-
-    fn build(self) -> Result<Index, String> {
-        let mut set = GlobSetBuilder::new();
-        for glob in self.globs {
-            set.add(glob);
-        }
-        let globs = set.build().map_err(|error| format!("rules too large to index: {error}"))?;
-        Ok(Index { globs, rules: self.rules })
-    }
-}
-
-fn compile_globs(globs: &Option<Globs>, field: &str) -> Result<Option<GlobSet>, String> {
-    let Some(globs) = globs else { return Ok(None) };
-    let mut set = GlobSetBuilder::new();
-    for pattern in globs.patterns() {
-        set.add(compile_glob(pattern, field)?);
-    }
-    set.build().map(Some).map_err(|error| format!("match.{field}: {error}"))
-}
-
-/// Names of hosts have no case (RFC 4343).
-fn compile_server_globs(globs: &Option<Globs>) -> Result<Option<GlobSet>, String> {
-    let lower =
-        |globs: &Globs| Globs::Many(globs.patterns().iter().map(|glob| glob.to_ascii_lowercase()).collect());
-    compile_globs(&globs.as_ref().map(lower), "server")
-}
-
-fn compile_glob(pattern: &str, field: &str) -> Result<Glob, String> {
-    if pattern.is_empty() {
-        return Err(format!(
-            "match.{field}: an empty glob matches nothing; leave the field out to match everything"
-        ));
-    }
-    Glob::new(pattern).map_err(|error| format!("match.{field}: glob {pattern:?}: {}", error.kind()))
-}
-
 #[cfg(test)]
 mod tests {
+    use globset::Glob;
+
     use super::*;
 
     fn policy(rules: &str) -> Policy {
