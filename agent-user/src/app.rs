@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use agent_abi::Settings;
 use anyhow::{Context, Result};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, mpsc};
 use tracing::warn;
 
 use crate::accept::Listeners;
@@ -28,6 +28,7 @@ use crate::record::metrics::Metrics;
 use crate::reload::{self, Reloader};
 use crate::selectors::Selectors;
 use crate::state::State;
+use crate::tripwires::{Tripped, Tripwires};
 use crate::workflow::Extractors;
 
 /// Cancels a stop sends to servers at a time: each needs a descriptor, and a stop may have caught thousands of calls.
@@ -76,7 +77,9 @@ pub fn run(config: &Config) -> Result<()> {
         root,
         config.exec_cgroup.clone(),
     ));
+    let (tripwires, tripped) = Tripwires::new();
     let parts = Arc::new(Parts {
+        tripwires,
         book: Arc::new(Book::new(Arc::clone(&log), Arc::clone(&metrics))),
         ledger: Arc::new(Ledger::default()),
         decisions: Ids::new(),
@@ -124,7 +127,7 @@ pub fn run(config: &Config) -> Result<()> {
         metrics_addr: metrics_socket.local_addr()?,
         started: Instant::now(),
     };
-    start_control(control, socket, metrics_socket)?;
+    start_control(control, tripped, socket, metrics_socket)?;
     start_heartbeat(Arc::clone(&parts.kernel))?;
     let daemon = Daemon { config: config.clone(), parts, listeners, selectors, reloader };
     runtime.block_on(daemon.run())?;
@@ -177,13 +180,15 @@ fn start_heartbeat(kernel: Arc<Kernel>) -> Result<()> {
     Ok(())
 }
 
-/// The control server has a thread and runtime of its own.
+/// The control server has a thread and runtime of its own; what rules order is carried out there, too.
 fn start_control(
     control: Control,
+    tripped: mpsc::Receiver<Tripped>,
     socket: std::os::unix::net::UnixListener,
     metrics: std::net::TcpListener,
 ) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.spawn(Arc::clone(&control.orders).obey_rules(tripped));
     std::thread::Builder::new().name("control".into()).spawn(move || {
         if let Err(error) = runtime.block_on(control::serve(control, socket, metrics)) {
             // Without it nobody could give orders: better to end, and hold the agents, than to run on.

@@ -4,7 +4,7 @@
 //! [`app`] builds every part once, [`daemon`] is its life · [`kernel`] holds agents and redirects their connections · [`selectors`] and
 //! [`agents`] say who is an agent · [`accept`] listens in every network namespace that has one · [`conn`] is the
 //! path of a connection · [`decode`] reads it, [`judge`] and [`decide`] give the verdict, [`forward`] moves the
-//! bytes · [`session`] and [`workflow`] name what goes on between an agent and a server · [`ledger`] and [`book`] know what is in flight, [`orders`] carries out stops · [`record`] is the
+//! bytes · [`session`] and [`workflow`] name what goes on between an agent and a server · [`ledger`] and [`book`] know what is in flight, [`tripwires`] and [`orders`] make and carry out stops · [`record`] is the
 //! evidence · [`control`] and [`cli`] are the operator's side.
 #![deny(unsafe_code)]
 
@@ -35,4 +35,5 @@ pub mod reload;
 pub mod selectors;
 pub mod session;
 pub mod state;
+pub mod tripwires;
 pub mod workflow;

@@ -117,8 +117,8 @@ fn text(call: &Call, refusal: &Refusal) -> String {
     };
     match refusal {
         Refusal::Stop(stop) => format!(
-            "interlock: {what} was refused because an operator stopped this agent: {} (stop {}, by {}, since {}, decision {}). \
-             Do not retry; the stop holds until the operator releases it.",
+            "interlock: {what} was refused because this agent was stopped: {} (stop {}, by {}, since {}, decision {}). \
+             Do not retry; the stop holds until an operator releases it.",
             stop.reason, stop.id, stop.by.user, stop.issued_at, call.decision
         ),
         _ => format!(

@@ -110,6 +110,10 @@ pub async fn judge(
             message.verdict.refusal.get_or_insert(Refusal::Guard(Guard::Batch));
         }
     }
+    let now = Instant::now();
+    for message in &mut prepared {
+        parts.tripwires.count(&conn.identity.agent.name, &mut message.verdict, now);
+    }
     parts.metrics.decision_seconds.observe(started.elapsed().as_secs_f64());
     parts.metrics.held_seconds.observe(since.elapsed().as_secs_f64());
     let refusal = prepared.iter().find_map(|message| message.verdict.refusal.clone());
@@ -117,6 +121,10 @@ pub async fn judge(
         let last = index + 1 == prepared.len();
         let durable = refusal.is_some() && last;
         message.record(parts, conn, &scene, rules.generation, since, durable).await;
+    }
+    // Not before the refusal is on record: its stop must not answer the message in its place.
+    for message in &prepared {
+        parts.tripwires.order(&conn.identity.agent.name, &message.verdict);
     }
     let refused = refusal.map(|first| {
         let refused = prepared.iter().map(|message| Refused {
@@ -248,6 +256,7 @@ impl Prepared<'_> {
             rpc_id: self.rpc_id,
             verdict: self.verdict.label(),
             rules: &self.verdict.fired,
+            would_stop: self.verdict.would_stop(),
             reason: refusal.map(Refusal::reason),
             stop: refusal.and_then(Refusal::stop_id),
             generation,

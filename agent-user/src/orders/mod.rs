@@ -3,6 +3,7 @@
 //! A stop is in force once it is published to every connection, written to the kernel, and every connection it
 //! concerns has acted on it. From then on no new call in its scope reaches a server.
 
+mod by_rule;
 mod drill;
 mod enforce;
 pub mod receipt;

@@ -1,7 +1,13 @@
 //! The rules file, as an operator writes it. Its shape is the contract of `interlock config schema`.
 
+use std::time::Duration;
+
+use jiff::SignedDuration;
 use schemars::JsonSchema;
 use serde::Deserialize;
+
+use crate::decide::stop::Level;
+use crate::decide::tripwire::After;
 
 /// The rules file, as written.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -64,6 +70,13 @@ pub struct RuleFile {
     pub mode: Mode,
     #[serde(default, rename = "match")]
     pub matches: Match,
+    /// With `action: stop`: how many denials make the stop. Left out, the first message that matches is refused and
+    /// makes it.
+    #[serde(default)]
+    pub after: Option<Denials>,
+    /// With `action: stop`: how far the stop goes, `refuse` where it is left out.
+    #[serde(default)]
+    pub level: Option<Level>,
     /// Shown to the agent and the operator.
     #[serde(default)]
     pub reason: Option<String>,
@@ -75,6 +88,40 @@ pub struct RuleFile {
 pub enum Action {
     /// Refuse the message.
     Deny,
+    /// Stop the agent, as `interlock stop agent=…` does, with the rule as the author.
+    Stop,
+}
+
+/// So many denials within so much time.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Denials {
+    /// How many messages that match must be refused, by whatever rule, guard or default; what a stop refuses does not
+    /// count.
+    #[schemars(range(min = 1, max = 1000))]
+    pub denials: usize,
+    /// The time between the first of them and the last, such as `60s`.
+    #[schemars(with = "String")]
+    pub within: SignedDuration,
+}
+
+/// The time of each denial counted is kept.
+const MAX_DENIALS: usize = 1000;
+const MAX_WITHIN: Duration = Duration::from_secs(24 * 60 * 60);
+
+impl Denials {
+    /// Errors name the field and the remedy.
+    pub(super) fn check(self) -> Result<After, String> {
+        if !(1..=MAX_DENIALS).contains(&self.denials) {
+            return Err(format!("after.denials: {}: give 1 to {MAX_DENIALS}", self.denials));
+        }
+        let within = Duration::try_from(self.within).ok();
+        let within = within.filter(|within| !within.is_zero() && *within <= MAX_WITHIN);
+        let within = within.ok_or_else(|| {
+            format!("after.within: {:#}: give more than nothing and no more than 24h", self.within)
+        })?;
+        Ok(After { denials: self.denials, within })
+    }
 }
 
 /// Which messages a rule looks at.

@@ -13,11 +13,13 @@ use std::sync::Arc;
 use globset::GlobSet;
 
 use super::scope::Scope;
+use super::stop::Level;
+use super::tripwire::Tripwire;
 use super::{Refusal, Subject, Verdict};
 
 use self::index::{Index, IndexBuilder, compile_globs, compile_server_globs};
 
-pub use self::file::{Action, Bias, Defaults, Globs, Match, Mode, Phase, PolicyFile, RuleFile};
+pub use self::file::{Action, Bias, Defaults, Denials, Globs, Match, Mode, Phase, PolicyFile, RuleFile};
 
 /// A checked, indexed policy.
 #[derive(Debug)]
@@ -40,6 +42,8 @@ struct Rule {
     agent: Option<GlobSet>,
     server: Option<GlobSet>,
     method: Option<GlobSet>,
+    /// With `action: stop`.
+    tripwire: Option<Arc<Tripwire>>,
 }
 
 impl Default for Policy {
@@ -87,12 +91,14 @@ impl Policy {
             } else {
                 policy.unconditional.push(position);
             }
+            let reason: Arc<str> = rule.reason.as_deref().unwrap_or("not allowed by policy").into();
             policy.rules.push(Rule {
+                tripwire: compile_tripwire(&rule, &reason).map_err(context)?,
                 agent: compile_globs(&matches.agent, "agent").map_err(context)?,
                 server: compile_server_globs(&matches.server).map_err(context)?,
                 method: compile_globs(&matches.method, "method").map_err(context)?,
                 mode: rule.mode,
-                reason: rule.reason.as_deref().unwrap_or("not allowed by policy").into(),
+                reason,
                 id: rule.id.into(),
             });
         }
@@ -114,15 +120,19 @@ impl Policy {
     pub fn scope(&self, agent: &str, server_names: &[String]) -> Scope {
         let mut scope = Scope::with_rules(self.rules.len());
         for (index, rule) in self.rules.iter().enumerate() {
-            let agent_matches = rule.agent.as_ref().is_none_or(|globs| globs.is_match(agent));
-            let server_matches = || {
-                rule.server.as_ref().is_none_or(|globs| server_names.iter().any(|name| globs.is_match(name)))
-            };
-            if agent_matches && server_matches() {
+            if rule.concerns(agent, server_names) {
                 scope.insert(index);
             }
         }
         scope
+    }
+
+    /// The rules that count the refusal of what cannot be read: those that ask for no method and no name.
+    pub fn tripwires_of_unread(&self, agent: &str, server_names: &[String]) -> Vec<Arc<Tripwire>> {
+        let rules = self.unconditional.iter().map(|index| &self.rules[*index]);
+        let counts = |rule: &&Rule| rule.tripwire.as_ref().is_some_and(|tripwire| tripwire.after.is_some());
+        let rules = rules.filter(counts).filter(|rule| rule.concerns(agent, server_names));
+        rules.filter_map(|rule| rule.tripwire.clone()).collect()
     }
 
     /// Judges a message by the rules of `scope`. All of them are looked at; the first enforced one is the reason.
@@ -144,6 +154,13 @@ impl Policy {
             if !scope.contains(index) || rule.method.as_ref().is_some_and(|globs| !globs.is_match(method)) {
                 continue;
             }
+            if let Some(tripwire) = &rule.tripwire {
+                verdict.tripwires.push(Arc::clone(tripwire));
+                if tripwire.after.is_some() {
+                    // It fires when its number is full, which only the counts know.
+                    continue;
+                }
+            }
             verdict.fired.push(Arc::clone(&rule.id));
             match rule.mode {
                 Mode::Observe => verdict.would_deny = true,
@@ -155,6 +172,34 @@ impl Policy {
             }
         }
         verdict
+    }
+}
+
+impl Rule {
+    fn concerns(&self, agent: &str, server_names: &[String]) -> bool {
+        let is_server = |globs: &GlobSet| server_names.iter().any(|name| globs.is_match(name));
+        self.agent.as_ref().is_none_or(|globs| globs.is_match(agent))
+            && self.server.as_ref().is_none_or(is_server)
+    }
+}
+
+fn compile_tripwire(rule: &RuleFile, reason: &Arc<str>) -> Result<Option<Arc<Tripwire>>, String> {
+    if rule.action == Action::Stop {
+        let after = rule.after.map(Denials::check).transpose()?;
+        return Ok(Some(Arc::new(Tripwire {
+            rule: rule.id.as_str().into(),
+            mode: rule.mode,
+            after,
+            level: rule.level.unwrap_or(Level::Refuse),
+            reason: Arc::clone(reason),
+        })));
+    }
+    let misplaced = [("after", rule.after.is_some()), ("level", rule.level.is_some())];
+    match misplaced.into_iter().find(|(_, is_given)| *is_given) {
+        Some((field, _)) => {
+            Err(format!("`{field}` goes with `action: stop`; leave it out, or stop the agent"))
+        }
+        None => Ok(None),
     }
 }
 
@@ -228,6 +273,42 @@ mod tests {
         assert!(verdict.refusal.is_none() && verdict.fired.is_empty());
     }
 
+    #[test]
+    fn a_rule_that_stops_refuses_what_it_matches_unless_it_counts() {
+        let policy = policy(
+            "  - {id: now, action: stop, match: {tool: wire}, level: isolate}
+  - {id: later, action: stop, after: {denials: 5, within: 60s}}
+  - {id: seen, action: stop, mode: observe, match: {tool: read}}",
+        );
+        let judge =
+            |name| policy.judge(&policy.scope("x", &[]), &Subject { method: Some(CALL), name: Some(name) });
+        let tripwires = |verdict: &Verdict| -> Vec<String> {
+            verdict.tripwires.iter().map(|tripwire| tripwire.rule.to_string()).collect()
+        };
+        let verdict = judge("wire");
+        assert!(matches!(&verdict.refusal, Some(Refusal::Rule { id, .. }) if &**id == "now"));
+        assert_eq!((tripwires(&verdict), verdict.fired.len()), (vec!["now".into(), "later".into()], 1));
+        assert_eq!(verdict.tripwires[0].level, Level::Isolate);
+        let verdict = judge("read");
+        assert_eq!(verdict.label(), "would_deny");
+        assert_eq!(tripwires(&verdict), ["later", "seen"]);
+        let verdict = judge("echo");
+        assert!(verdict.refusal.is_none() && verdict.fired.is_empty());
+        assert_eq!(tripwires(&verdict), ["later"]);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_counted_by_rules_that_ask_for_nothing_in_it() {
+        let policy = policy(
+            "  - {id: any, action: stop, match: {agent: 'pay/*', server: bank}, after: {denials: 5, within: 60s}}
+  - {id: call, action: stop, match: {method: 'tools/*'}, after: {denials: 5, within: 60s}}
+  - {id: now, action: stop}
+  - {id: deny, action: deny}",
+        );
+        let count = |agent, server: &str| policy.tripwires_of_unread(agent, &[server.to_owned()]).len();
+        assert_eq!([count("pay/1", "bank"), count("x", "bank"), count("pay/1", "shop")], [1, 0, 0]);
+    }
+
     #[track_caller]
     fn check_error(text: &str, expect: &str) {
         let error = match serde_saphyr::from_str::<PolicyFile>(text) {
@@ -249,6 +330,25 @@ mod tests {
         );
         check_error("version: 1\nrules: [{id: a, action: deny, match: {tool: ''}}]", "empty glob");
         check_error("version: 1\ndefaults: {opaque: maybe}", "maybe");
+        let stop = |fields: &str| format!("version: 1\nrules: [{{id: a, action: stop, {fields}}}]");
+        check_error(
+            &stop("after: {denials: 0, within: 60s}"),
+            "rule 1 (a): after.denials: 0: give 1 to 1000",
+        );
+        check_error(&stop("after: {denials: 5, within: 0s}"), "after.within: 0s: give more than nothing");
+        check_error(&stop("after: {denials: 5, within: -1s}"), "no more than 24h");
+        check_error(&stop("after: {denials: 5, within: 25h}"), "no more than 24h");
+        check_error(&stop("after: {denials: 5}"), "within");
+        check_error(&stop("after: {denials: 5, within: 60}"), "60");
+        check_error(&stop("level: explode"), "explode");
+        check_error(
+            "version: 1\nrules: [{id: a, action: deny, level: kill}]",
+            "`level` goes with `action: stop`",
+        );
+        check_error(
+            "version: 1\nrules: [{id: a, action: deny, after: {denials: 1, within: 1s}}]",
+            "`after` goes with `action: stop`",
+        );
     }
 
     /// The index must never change a decision: compare with looking at every rule.
