@@ -8,6 +8,7 @@ mod honest;
 mod hostile;
 mod pairs;
 mod restart;
+mod rule_stops;
 mod rules;
 mod stop;
 mod tunnels;
