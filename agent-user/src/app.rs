@@ -28,6 +28,7 @@ use crate::record::metrics::Metrics;
 use crate::reload::{self, Reloader};
 use crate::selectors::Selectors;
 use crate::state::State;
+use crate::tasks::Tasks;
 use crate::tripwires::{Tripped, Tripwires};
 use crate::workflow::Extractors;
 
@@ -88,6 +89,8 @@ pub fn run(config: &Config) -> Result<()> {
         cancels: Semaphore::new(CANCELS),
         arguments: config.records.arguments,
         evidence_window: Duration::try_from(config.evidence_window).unwrap_or_default(),
+        watched: config.watched()?,
+        tasks: Tasks::default(),
         kernel,
         agents,
         gate,

@@ -14,6 +14,7 @@ use crate::orders::receipt::{ReleaseView, Report};
 use crate::record::entry::{Entry, StopEffect};
 use crate::record::log::Log;
 use crate::record::metrics::Metrics;
+use crate::tasks::Task;
 
 /// One call a stop ran into.
 #[derive(Clone, Debug, Serialize)]
@@ -22,6 +23,9 @@ pub struct Caught {
     pub conn: u64,
     #[serde(flatten)]
     pub call: Call,
+    /// The call was answered with a task, which is what was caught.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub task: Option<Box<str>>,
     pub fate: Fate,
     /// When the fate became known.
     pub fate_at: Timestamp,
@@ -30,6 +34,21 @@ pub struct Caught {
     /// Of a late answer, which never reaches the agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub late: Option<Late>,
+}
+
+impl Caught {
+    fn new(conn: &Conn, call: &Call, task: Option<Box<str>>, fate: Fate, open: bool) -> Caught {
+        Caught {
+            agent: Arc::clone(&conn.identity.agent.name),
+            conn: conn.id,
+            call: call.clone(),
+            task,
+            fate,
+            fate_at: Timestamp::now(),
+            open,
+            late: None,
+        }
+    }
 }
 
 /// What is kept of an answer that came after the stop.
@@ -83,37 +102,45 @@ impl Book {
 
     /// Files the calls a stop found on a connection. `open`: their fate may still become known.
     pub fn file(&self, stop: &Stop, conn: &Conn, calls: &[Call], fate: Fate, open: bool) {
-        let agent = &conn.identity.agent.name;
-        let caught = calls.iter().map(|call| Caught {
-            agent: Arc::clone(agent),
-            conn: conn.id,
-            call: call.clone(),
-            fate,
-            fate_at: Timestamp::now(),
-            open,
-            late: None,
-        });
-        self.stops().pages.entry(Arc::clone(&stop.id)).or_default().calls.extend(caught);
         for call in calls {
-            self.metrics.stop_call(fate);
-            self.record(stop, agent, conn.id, call, fate, None);
+            self.add(stop, Caught::new(conn, call, None, fate, open));
         }
     }
 
-    /// The fate of a caught call became known. It is recorded whether or not the stop is still in force.
-    pub fn settle(&self, stop: &Stop, conn: &Conn, call: &Call, fate: Fate, late: Option<Late>) {
-        self.record(stop, &conn.identity.agent.name, conn.id, call, fate, late.as_ref());
+    /// Files a task whose call was answered before the stop came, and which its server goes on with.
+    pub fn file_task(&self, stop: &Stop, task: &Task) {
+        self.add(stop, Caught::new(&task.conn, &task.call, Some(task.id.clone()), Fate::Sent, true));
+    }
+
+    fn add(&self, stop: &Stop, caught: Caught) {
+        self.metrics.stop_call(caught.fate);
+        self.log.record(&Entry::StopEffect(StopEffect { stop: &stop.id, caught: &caught }));
+        self.stops().pages.entry(Arc::clone(&stop.id)).or_default().calls.push(caught);
+    }
+
+    /// The fate of a caught call, or of its task, became known. It is recorded whether or not the stop is still in force.
+    pub fn settle(
+        &self,
+        stop: &Stop,
+        conn: &Conn,
+        call: &Call,
+        task: Option<&str>,
+        fate: Fate,
+        late: Option<Late>,
+    ) {
+        let mut settled = Caught::new(conn, call, task.map(Into::into), fate, false);
+        settled.late = late;
+        self.log.record(&Entry::StopEffect(StopEffect { stop: &stop.id, caught: &settled }));
         let mut stops = self.stops();
-        let caught = stops.pages.get_mut(&stop.id).and_then(|page| {
-            page.calls
-                .iter_mut()
-                .find(|caught| caught.open && caught.conn == conn.id && caught.call.decision == call.decision)
-        });
-        if let Some(caught) = caught {
+        let page = stops.pages.get_mut(&stop.id);
+        let is_same = |caught: &&mut Caught| {
+            caught.open && caught.call.decision == call.decision && caught.task == settled.task
+        };
+        if let Some(caught) = page.and_then(|page| page.calls.iter_mut().find(is_same)) {
             if caught.fate != fate {
                 self.metrics.stop_call(fate);
             }
-            (caught.fate, caught.fate_at, caught.open, caught.late) = (fate, Timestamp::now(), false, late);
+            *caught = settled;
         }
         drop(stops);
         self.changed.notify_waiters();
@@ -152,18 +179,5 @@ impl Book {
         {
             stops.pages.remove(&oldest);
         }
-    }
-
-    fn record(&self, stop: &Stop, agent: &str, conn: u64, call: &Call, fate: Fate, late: Option<&Late>) {
-        self.log.record(&Entry::StopEffect(StopEffect {
-            stop: &stop.id,
-            agent,
-            conn,
-            call,
-            fate,
-            bytes: late.map(|late| late.bytes),
-            digest: late.map(|late| &*late.digest),
-            is_error: late.map(|late| late.is_error),
-        }));
     }
 }

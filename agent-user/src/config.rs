@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use bytesize::ByteSize;
+use globset::{Glob, GlobSet, GlobSetBuilder};
 use jiff::SignedDuration;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -57,6 +58,11 @@ pub struct Config {
     #[serde(default = "default_evidence_window")]
     #[schemars(with = "String")]
     pub evidence_window: SignedDuration,
+    /// Servers (globs over host, `host:port`, address or `address:port`) from which a stop reads on for
+    /// `evidence_window` even where closing the connection would cancel the call (MCP 2026-07-28). From all others such a
+    /// call is cancelled.
+    #[serde(default)]
+    pub watch: Vec<String>,
     /// A stop is released only when two different persons have ordered it.
     #[serde(default)]
     pub require_two: bool,
@@ -208,10 +214,23 @@ impl Config {
                 bail!("agents: `name` is empty");
             }
         }
+        self.watched()?;
         if self.evidence_window.is_negative() {
             bail!("evidence_window: must not be negative");
         }
         Ok(())
+    }
+}
+
+impl Config {
+    /// The servers of `watch`.
+    pub fn watched(&self) -> Result<GlobSet> {
+        let mut globs = GlobSetBuilder::new();
+        for server in &self.watch {
+            let glob = Glob::new(&server.to_ascii_lowercase());
+            globs.add(glob.with_context(|| format!("watch: {server:?}"))?);
+        }
+        Ok(globs.build()?)
     }
 }
 
@@ -289,6 +308,7 @@ mod tests {
         check_error("version: 1\nattach: ['/']", "the root itself");
         check_error("version: 1\nagents: [{name: a}]", "exactly one of");
         check_error("version: 1\nfail: maybe", "maybe");
+        check_error("version: 1\nwatch: ['a[']", "a[");
         check_error("version: 1\nworkflow: [{label: app}]", "expected one of");
         check_error("version: 1\nworkflow:\n  - {unit: true}\n  - {env: ''}", "line 4");
     }

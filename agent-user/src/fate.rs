@@ -14,16 +14,28 @@ pub enum Fate {
     Sent,
     /// The server answered after the stop; the answer was kept from the agent.
     FinishedAfterStop,
-    /// The server said it cancelled the call.
+    /// The server said it cancelled the call, or its task.
     Cancelled,
-    /// Its connection ended without an answer.
+    /// The server said that the task cannot be cancelled, or is over.
+    NotCancelable,
+    /// Told to cancel, the server took the cancel and ended the exchange without an answer.
+    Closed,
+    /// Its connection ended without an answer, and the server had not taken a cancel.
     Lost,
 }
 
 impl Fate {
     /// All fates, as metric label values.
-    pub const ALL: [Fate; 6] =
-        [Fate::Refused, Fate::Cut, Fate::Sent, Fate::FinishedAfterStop, Fate::Cancelled, Fate::Lost];
+    pub const ALL: [Fate; 8] = [
+        Fate::Refused,
+        Fate::Cut,
+        Fate::Sent,
+        Fate::FinishedAfterStop,
+        Fate::Cancelled,
+        Fate::NotCancelable,
+        Fate::Closed,
+        Fate::Lost,
+    ];
 
     pub fn label(self) -> &'static str {
         match self {
@@ -32,6 +44,8 @@ impl Fate {
             Fate::Sent => "sent",
             Fate::FinishedAfterStop => "finished_after_stop",
             Fate::Cancelled => "cancelled",
+            Fate::NotCancelable => "not_cancelable",
+            Fate::Closed => "closed",
             Fate::Lost => "lost",
         }
     }

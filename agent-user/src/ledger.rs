@@ -27,6 +27,9 @@ pub struct Call {
     /// Tool, prompt, resource or task.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool: Option<Box<str>>,
+    /// The tool whose call began the task that this call is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub of_tool: Option<Box<str>>,
     /// The JSON-RPC id exactly as the agent sent it; `None` for notifications and responses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rpc_id: Option<Box<str>>,
@@ -41,13 +44,22 @@ pub struct Call {
     /// The decision that let it through.
     pub decision: Box<str>,
     pub since: Timestamp,
+    /// When the agent itself asked to cancel it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent_cancelled_at: Option<Timestamp>,
 }
 
 impl Call {
+    /// Why it got no answer: the agent's own wish comes before what the server then did.
+    pub fn cause(&self, cause: Option<&'static str>) -> Option<&'static str> {
+        if self.agent_cancelled_at.is_some() { Some("agent_cancelled") } else { cause }
+    }
+
     /// What is known of a call in the exchange of this scene.
     pub fn facts<'a>(&'a self, scene: &'a Scene, agent: &'a str) -> Facts<'a> {
         let facts = scene.facts(agent);
-        Facts { tool: self.tool.as_deref(), workflow: self.workflow.as_deref(), ..facts }
+        let tool = self.of_tool.as_deref().or(self.tool.as_deref());
+        Facts { tool, workflow: self.workflow.as_deref(), ..facts }
     }
 }
 
@@ -109,6 +121,8 @@ pub struct Conn {
     pub wake: Notify,
     /// An MCP message or header was seen on it.
     mcp: AtomicBool,
+    /// The agent has closed its side.
+    agent_left: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -133,6 +147,14 @@ impl Conn {
 
     pub fn mark_mcp(&self) {
         self.mcp.store(true, Ordering::Relaxed);
+    }
+
+    pub fn has_agent_left(&self) -> bool {
+        self.agent_left.load(Ordering::Relaxed)
+    }
+
+    pub fn mark_agent_left(&self) {
+        self.agent_left.store(true, Ordering::Relaxed);
     }
 
     /// Where it goes, with and without the port.
@@ -177,6 +199,16 @@ impl Conn {
 
     pub fn phase(&self) -> Phase {
         self.state().phase
+    }
+
+    /// Notes that the agent itself wants one of the calls cancelled.
+    fn cancelled_by_agent(&self, session: Option<Session>, id: RawId<'_>) -> bool {
+        let mut state = self.state();
+        let asked = |call: &&mut Call| {
+            call.session == session && call.rpc_id.as_deref().is_some_and(|raw| id.matches(raw))
+        };
+        let call = state.calls.iter_mut().find(asked);
+        call.map(|call| call.agent_cancelled_at = Some(Timestamp::now())).is_some()
     }
 
     /// Takes one answered call off the ledger. The exchange goes on while others are open.
@@ -245,6 +277,7 @@ impl Ledger {
             destination,
             wake: Notify::new(),
             mcp: AtomicBool::new(false),
+            agent_left: AtomicBool::new(false),
             state: Mutex::new(state),
         });
         self.conns().insert(id, Arc::clone(&conn));
@@ -254,6 +287,12 @@ impl Ledger {
     /// All open connections of agents that `concerns` accepts.
     pub fn open_conns(&self, concerns: impl Fn(&Conn) -> bool) -> Vec<Arc<Conn>> {
         self.conns().values().filter(|conn| concerns(conn)).cloned().collect()
+    }
+
+    /// Notes that an agent wants its call of this session and id cancelled. False: no such call is in flight.
+    pub fn cancelled_by_agent(&self, agent: u32, session: Option<Session>, id: RawId<'_>) -> bool {
+        let conns = self.open_conns(|conn| conn.identity.agent.number == agent);
+        conns.iter().any(|conn| conn.cancelled_by_agent(session, id))
     }
 
     pub fn len(&self) -> usize {

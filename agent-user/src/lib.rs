@@ -35,5 +35,6 @@ pub mod reload;
 pub mod selectors;
 pub mod session;
 pub mod state;
+pub mod tasks;
 pub mod tripwires;
 pub mod workflow;

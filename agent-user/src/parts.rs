@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use globset::GlobSet;
 use jiff::Timestamp;
 use tokio::sync::Semaphore;
 
@@ -19,6 +20,7 @@ use crate::ledger::{Conn, Ledger, Scene};
 use crate::record::entry::{Decision, Entry};
 use crate::record::log::Log;
 use crate::record::metrics::Metrics;
+use crate::tasks::Tasks;
 use crate::tripwires::Tripwires;
 use crate::workflow::Extractors;
 
@@ -37,6 +39,9 @@ pub struct Parts {
     pub workflow: Arc<Extractors>,
     pub arguments: Arguments,
     pub evidence_window: Duration,
+    /// Servers that a stop watches instead of cancelling by closing.
+    pub watched: GlobSet,
+    pub tasks: Tasks,
     /// Bounds how many cancels a stop sends at a time.
     pub cancels: Semaphore,
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::http::Message;
 use crate::process::Process;
-use crate::sdk::{Era, Sdk, binary};
+use crate::sdk::{Client, Era, binary};
 use crate::wait::DEADLINE;
 use crate::world::World;
 
@@ -47,14 +47,21 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Starts a client of `sdk` as the agent `name`, and hands it a script (see `tests/README.md`).
-    pub fn start(world: &World, name: &str, sdk: Sdk, era: Era, url: &str, script: &Value) -> Self {
-        Self { process: world.start_agent(name, &Self::command(sdk, era, url, script)) }
+    /// Starts a client as the agent `name`, and hands it a script (see `tests/README.md`).
+    pub fn start(
+        world: &World,
+        name: &str,
+        client: impl Into<Client>,
+        era: Era,
+        url: &str,
+        script: &Value,
+    ) -> Self {
+        Self { process: world.start_agent(name, &Self::command(client, era, url, script)) }
     }
 
     /// The command of such a client, for a caller that starts it in its own way.
-    pub fn command(sdk: Sdk, era: Era, url: &str, script: &Value) -> Vec<String> {
-        let mut command = sdk.client(era);
+    pub fn command(client: impl Into<Client>, era: Era, url: &str, script: &Value) -> Vec<String> {
+        let mut command = client.into().command(era);
         command.extend(["--url".to_owned(), url.to_owned(), "--script".to_owned(), script.to_string()]);
         command
     }

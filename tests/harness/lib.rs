@@ -22,7 +22,7 @@ pub mod world;
 
 pub use agent::{Agent, RawAgent, Step};
 pub use app::Daemon;
-pub use sdk::{Era, Sdk};
+pub use sdk::{Client, Era, Sdk};
 pub use server::Server;
 pub use wait::{DEADLINE, wait_for};
 pub use world::World;

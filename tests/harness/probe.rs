@@ -1,10 +1,11 @@
 //! Drives `agent-probe`, a process that does on command what an agent might do.
 
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::os::fd::AsRawFd as _;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
 /// A running probe; it ends with this.
 #[derive(Debug)]
@@ -51,21 +52,21 @@ impl Probe {
 
     /// Whether a line of answer comes in this time; it is then the next [`Probe::answer`].
     pub fn answers_within(&mut self, time: Duration) -> bool {
-        if !self.answers.buffer().is_empty() {
-            return true;
-        }
         let deadline = Instant::now() + time;
-        let fd = self.answers.get_ref().as_raw_fd();
-        loop {
-            let mut bytes: libc::c_int = 0;
-            // SAFETY: FIONREAD writes one int.
-            let read = unsafe { libc::ioctl(fd, libc::FIONREAD, &raw mut bytes) };
-            assert_eq!(read, 0, "the answers come through a pipe");
-            if bytes > 0 || Instant::now() >= deadline {
-                return bytes > 0;
+        self.set_flags(OFlag::O_NONBLOCK);
+        let mut has_come = false;
+        while !has_come && Instant::now() < deadline {
+            has_come = self.answers.fill_buf().is_ok_and(|bytes| !bytes.is_empty());
+            if !has_come {
+                std::thread::sleep(Duration::from_millis(1));
             }
-            std::thread::sleep(Duration::from_millis(1));
         }
+        self.set_flags(OFlag::empty());
+        has_come
+    }
+
+    fn set_flags(&self, flags: OFlag) {
+        fcntl(self.answers.get_ref(), FcntlArg::F_SETFL(flags)).expect("the answers come through a pipe");
     }
 
     /// A command that must succeed; gives what follows `ok`.

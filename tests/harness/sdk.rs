@@ -1,4 +1,4 @@
-//! The SDKs of the tests: how each one's server and client are started. `cargo xtask sdk` makes them ready.
+//! The SDKs of the tests, and the clients built on them: how each one is started. `cargo xtask sdk` makes them ready.
 
 use std::path::{Path, PathBuf};
 
@@ -54,40 +54,81 @@ impl Sdk {
         }
     }
 
-    /// The command of its client, without arguments but the era.
-    pub fn client(self, era: Era) -> Vec<String> {
-        let mut command = match self {
-            Self::Rmcp => vec![binary("mcp-client")],
-            other => other.program("client"),
-        };
-        match era {
-            Era::Auto => assert!(self.is_modern(), "{} speaks no 2026-07-28", self.name()),
-            Era::Legacy if !self.is_modern() => return command,
-            Era::Legacy => {}
+    fn program(self, role: &str) -> Vec<String> {
+        let name = self.name();
+        if matches!(self, Self::Py1 | Self::Py2) {
+            return python(name, role);
         }
-        let mode = if era == Era::Auto { "auto" } else { "legacy" };
-        command.extend(["--mode".to_owned(), mode.to_owned()]);
+        // Linked to beside node_modules; Node has to look for packages there, not where the link leads.
+        let program = ready(target().join("sdk/node").join(format!("{role}_{name}.mjs")));
+        let node = ready(target().join("sdk/node/node"));
+        let flags = ["--preserve-symlinks", "--preserve-symlinks-main"].map(str::to_owned);
+        [node].into_iter().chain(flags).chain([program]).collect()
+    }
+}
+
+/// What an agent may be built on: an SDK itself, or a library that has one below.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Client {
+    /// An SDK's own client
+    Sdk(Sdk),
+    /// PyPI `fastmcp`
+    FastMcp,
+    /// PyPI `langchain-mcp-adapters`
+    LangChain,
+    /// PyPI `openai-agents`
+    OpenAi,
+}
+
+impl From<Sdk> for Client {
+    fn from(sdk: Sdk) -> Self {
+        Self::Sdk(sdk)
+    }
+}
+
+impl Client {
+    /// A short name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Sdk(sdk) => sdk.name(),
+            Self::FastMcp => "fastmcp",
+            Self::LangChain => "langchain",
+            Self::OpenAi => "openai",
+        }
+    }
+
+    /// The command, without arguments but the era.
+    pub fn command(self, era: Era) -> Vec<String> {
+        let mut command = match self {
+            Self::Sdk(Sdk::Rmcp) => vec![binary("mcp-client")],
+            Self::Sdk(sdk) => sdk.program("client"),
+            library => python(library.name(), "client"),
+        };
+        assert!(self.eras().contains(&era), "{} cannot be told to speak {era:?}", self.name());
+        if self.eras().len() > 1 {
+            let mode = if era == Era::Auto { "auto" } else { "legacy" };
+            command.extend(["--mode".to_owned(), mode.to_owned()]);
+        }
         command
     }
 
-    fn program(self, role: &str) -> Vec<String> {
-        let name = self.name();
+    /// What it can be told to speak.
+    fn eras(self) -> &'static [Era] {
         match self {
-            Self::Py1 | Self::Py2 => {
-                let python = ready(target().join("sdk").join(name).join("bin/python"));
-                let program = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("sdk/{role}_{name}.py"));
-                // -B: the sources stay clean of compiled files
-                vec![python, "-B".to_owned(), program.display().to_string()]
-            }
-            _ => {
-                // Linked to beside node_modules; Node has to look for packages there, not where the link leads.
-                let program = ready(target().join("sdk/node").join(format!("{role}_{name}.mjs")));
-                let node = ready(target().join("sdk/node/node"));
-                let flags = ["--preserve-symlinks", "--preserve-symlinks-main"].map(str::to_owned);
-                [node].into_iter().chain(flags).chain([program]).collect()
-            }
+            Self::Sdk(sdk) if !sdk.is_modern() => &[Era::Legacy],
+            Self::LangChain => &[Era::Legacy],
+            Self::OpenAi => &[Era::Auto],
+            Self::Sdk(_) | Self::FastMcp => &[Era::Legacy, Era::Auto],
         }
     }
+}
+
+/// A Python program in the venv of that name.
+fn python(name: &str, role: &str) -> Vec<String> {
+    let python = ready(target().join("sdk").join(name).join("bin/python"));
+    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("sdk/{role}_{name}.py"));
+    // -B: the sources stay clean of compiled files
+    vec![python, "-B".to_owned(), program.display().to_string()]
 }
 
 /// A program of this package, or `interlock`, from where the tests were built.

@@ -83,7 +83,10 @@ fn release_while_the_stop_still_waits_loses_nothing() {
     let effect = daemon.records().wait("stop_effect", "the late answer", |record| {
         record["stop"] == id.as_str() && record["fate"] == "finished_after_stop"
     });
-    assert!(effect["bytes"].as_u64() > Some(0) && effect["digest"] != Value::Null, "{effect}");
+    assert!(
+        effect["late"]["bytes"].as_u64() > Some(0) && effect["late"]["digest"] != Value::Null,
+        "{effect}"
+    );
 
     let refused = agent.message(&mut conn).expect("the agent was answered at the stop").messages();
     assert!(mcp::refusal(mcp::of_id(&refused, 1)).is_some(), "the late answer is not for it: {refused:?}");

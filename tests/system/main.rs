@@ -10,6 +10,8 @@ mod pairs;
 mod restart;
 mod rule_stops;
 mod rules;
+mod sdk_stops;
+mod sdk_table;
 mod stop;
 mod tunnels;
 mod wire;

@@ -1,5 +1,5 @@
-//! The official MCP SDKs that the whole-program tests talk to: two venvs and one `node_modules` below `target/sdk/`,
-//! from the pins in `tests/sdk/`. Running it again does nothing until a pin changes.
+//! The MCP SDKs and the clients built on them that the whole-program tests run: a venv each for those in Python and one
+//! `node_modules`, below `target/sdk/`, from the pins in `tests/sdk/`. Running it again does nothing until a pin changes.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,6 +9,9 @@ use anyhow::{Context as _, bail};
 
 /// The file in an installed folder that holds the pins it was made from.
 const PINS: &str = ".pins";
+
+/// The venvs, each named as its `requirements-….txt` and its programs in `tests/sdk/` are.
+const VENVS: [&str; 5] = ["py1", "py2", "fastmcp", "langchain", "openai"];
 
 /// Makes the SDKs ready, and says what it did.
 pub(crate) fn provision() -> anyhow::Result<()> {
@@ -22,7 +25,7 @@ pub(crate) fn provision() -> anyhow::Result<()> {
     need("npm", &["npm", "--version"], &["nodejs", "npm"])?;
     need("ip", &["ip", "-V"], &["iproute2"])?;
     need("nsenter", &["nsenter", "--version"], &["util-linux"])?;
-    for venv in ["py1", "py2"] {
+    for venv in VENVS {
         python(&sdk.join(venv), &pins.join(format!("requirements-{venv}.txt")))?;
     }
     node(&sdk.join("node"), &pins)

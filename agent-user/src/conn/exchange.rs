@@ -226,6 +226,8 @@ impl Connection {
             agent: &mut self.agent.writer,
             begun: &mut self.begun,
             asked,
+            request: &self.request,
+            netns: &self.netns,
             since: Instant::now(),
         };
         let request = Request {
@@ -285,6 +287,7 @@ impl Request {
             match agent.fill().await {
                 Ok(0) => {
                     progress.agent_ended = true;
+                    conn.mark_agent_left();
                     // The server must learn of it: for MCP 2026-07-28 it is the cancel. If it is gone, its answer's end tells.
                     let _ = server.finish().await;
                     break;

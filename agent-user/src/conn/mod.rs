@@ -233,7 +233,7 @@ impl Drop for Connection {
                 agent: &agent.name,
                 call: &call,
                 outcome: "none",
-                cause: Some(end.label()),
+                cause: call.cause(Some(end.label())),
                 status: None,
                 bytes: 0,
                 took_us: 0,

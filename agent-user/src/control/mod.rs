@@ -35,6 +35,7 @@ use crate::kernel::{cgroup, process};
 use crate::orders::{Order, Orders};
 use crate::parts::Parts;
 use crate::record::entry::{Entry, Intrusion};
+use crate::record::recall::recall;
 use crate::reload::Reloader;
 
 /// Name of the socket in the runtime directory.
@@ -237,13 +238,15 @@ async fn carry_out<T: Serialize + Send + 'static>(
 
 /// All that is known of one stop.
 async fn receipt(Shared(control): Shared<App>, UrlPath(id): UrlPath<String>) -> Response {
-    let receipt = control.orders.receipt(&id);
-    respond(
-        receipt.with_context(|| {
-            format!("no stop {id:?} is known here; `interlock stops` lists those in force, `interlock log` tells of older ones")
-        }),
-        StatusCode::NOT_FOUND,
-    )
+    if let Some(receipt) = control.orders.receipt(&id).filter(|receipt| receipt.report.is_some()) {
+        return Json(receipt).into_response();
+    }
+    // Carried out by an earlier daemon, or released long ago.
+    let found = tokio::task::spawn_blocking(move || {
+        let unknown = || format!("no stop {id:?} is known here; `interlock stops` lists those in force");
+        recall(&control.records, &id)?.with_context(unknown)
+    });
+    respond(found.await.map_err(anyhow::Error::from).flatten(), StatusCode::NOT_FOUND)
 }
 
 async fn release(

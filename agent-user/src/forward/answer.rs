@@ -4,22 +4,26 @@
 //! nothing undecided reaches the agent. Everything else is copied as it comes. How far the agent's answer has
 //! begun is kept where a stop finds it ([`Begun`]).
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Buf;
+use tracing::warn;
 
 use crate::decide::policy::Bias;
 use crate::decide::{Guard, Refusal};
 use crate::decode::{
-    Body, Coding, Framing, Kind, Media, Method, Payload, ResponseHead, decode, mcp, parse_response,
+    Body, Coding, Framing, Kind, Media, Message, Method, Payload, ResponseHead, decode, mcp, parse_response,
 };
 use crate::forward::End;
 use crate::forward::refuse::{self, Refused};
 use crate::forward::request::{Held, Hold};
 use crate::forward::side::{Reader, Writer};
+use crate::kernel::netns::Netns;
 use crate::ledger::{Call, Conn, Phase};
 use crate::parts::Parts;
 use crate::record::entry::{CallResult, Entry};
+use crate::tasks::Task;
 
 /// How far the answer to the agent has begun.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -77,11 +81,14 @@ pub enum Answered {
 #[derive(Debug)]
 pub struct Relay<'a> {
     pub parts: &'a Parts,
-    pub conn: &'a Conn,
+    pub conn: &'a Arc<Conn>,
     pub server: &'a mut Reader,
     pub agent: &'a mut Writer,
     pub begun: &'a mut Begun,
     pub asked: Asked,
+    /// The head of the request: a task that the answer begins is cancelled with its headers.
+    pub request: &'a [u8],
+    pub netns: &'a Arc<Netns>,
     /// When the request was let through.
     pub since: Instant,
 }
@@ -277,10 +284,26 @@ impl Relay<'_> {
             Payload::NotJsonRpc => return,
         };
         for message in messages {
-            let Kind::Response { id: Some(id), .. } = &message.kind else { continue };
+            let Kind::Response { id: Some(id), .. } = &message.kind else {
+                self.learn(message, None);
+                continue;
+            };
             let Some(call) = self.conn.finish(*id) else { continue };
+            self.learn(message, Some(&call));
             let is_error = mcp::result_facts(message).is_some_and(|facts| facts.is_error);
             self.record(&call, if is_error { "error" } else { "result" }, None, status, bytes);
+        }
+    }
+
+    /// Takes notice of tasks that begin or end.
+    fn learn(&self, message: &Message<'_>, call: Option<&Call>) {
+        let begin = |id, call: &Call| {
+            let (_, scene, _) = self.conn.view();
+            let (netns, request) = (Arc::clone(self.netns), self.request.to_vec());
+            Task { id, call: call.clone(), scene, conn: Arc::clone(self.conn), netns, request }
+        };
+        if !self.parts.tasks.learn(self.conn, message, call, begin) {
+            warn!(agent = &*self.conn.identity.agent.name, "too many tasks: a stop will not know this one");
         }
     }
 
@@ -306,12 +329,14 @@ impl Relay<'_> {
         status: Option<u16>,
         bytes: usize,
     ) {
+        // An answer that comes after its agent has gone is known, but to nobody else.
+        let left = self.conn.has_agent_left().then_some("agent_closed");
         self.parts.log.record(&Entry::Result(CallResult {
             conn: self.conn.id,
             agent: &self.conn.identity.agent.name,
             call,
             outcome,
-            cause,
+            cause: if outcome == "none" { call.cause(cause) } else { cause.or(left) },
             status,
             bytes,
             took_us: u64::try_from(self.since.elapsed().as_micros()).unwrap_or(u64::MAX),

@@ -9,29 +9,28 @@ use std::time::Duration;
 
 use bytes::Buf;
 use jiff::Timestamp;
-use serde_json::json;
 use tokio::time::timeout;
 
 use crate::book::Late;
 use crate::decide::stop::Stop;
-use crate::decode::head::MAX_HEADERS;
 use crate::decode::{
-    Body, Coding, Events, Framing, Kind, Media, Method, Payload, RequestHead, decode, mcp, parse_request,
-    parse_response, sse,
+    Body, Coding, Events, Framing, Kind, Media, Message, Method, Payload, decode, mcp, parse_response, sse,
 };
 use crate::fate::Fate;
 use crate::forward::answer::{Begun, Seam};
-use crate::forward::dial::dial;
+use crate::forward::cancel::{self, Client};
 use crate::forward::request::{Held, Hold};
 use crate::forward::side::{Reader, Side};
+use crate::forward::task_cancel;
 use crate::judge::digest;
 use crate::kernel::netns::Netns;
 use crate::ledger::{Call, Conn};
 use crate::parts::Parts;
 use crate::record::entry::{Cancel, Entry};
+use crate::tasks::Task;
 
-/// How long a server may take to acknowledge a cancel.
-const CANCEL_WITHIN: Duration = Duration::from_secs(5);
+/// How long a server may take to close its side, where closing is the cancel.
+const CLOSE_WITHIN: Duration = Duration::from_secs(2);
 
 /// An exchange that a stop has ended for the agent, but not for us.
 #[derive(Debug)]
@@ -51,28 +50,48 @@ pub struct Evidence {
 impl Evidence {
     /// Tells the server and learns the fate of every call.
     pub async fn follow(mut self) {
-        if self.calls.iter().all(|call| call.revision == Some(mcp::Revision::V2026_07_28.as_str())) {
+        if self.closing_cancels() {
             for call in &self.calls {
                 record_cancel(&self.parts, &self.conn, &self.stop, call, "close", None);
-                self.settle(call, Fate::Lost, None);
             }
-            // Dropping the server's connection is the cancel.
+            // Half of it, so that what the server does in turn is heard. One that is gone has closed already.
+            let _ = self.server.writer.finish().await;
+            let heard = timeout(CLOSE_WITHIN, self.listen()).await;
+            let fate = if heard == Ok(Heard::End) { Fate::Closed } else { Fate::Sent };
+            self.settle_rest(|_| fate);
             return;
         }
-        tokio::spawn(self.tell());
-        let heard = timeout(self.parts.evidence_window, self.listen()).await;
-        let fate = match heard {
-            Ok(Heard::End) => Fate::Lost,
+        let told = tokio::spawn(self.tell());
+        match timeout(self.parts.evidence_window, self.listen()).await {
+            Ok(Heard::End) if !self.calls.is_empty() => {
+                let taken = told.await.unwrap_or_default();
+                self.settle_rest(
+                    |call| {
+                        if taken.contains(&call.decision) { Fate::Closed } else { Fate::Lost }
+                    },
+                );
+            }
             // It may have answered, or may still: we do not know.
-            Ok(Heard::Unreadable) | Err(_) => Fate::Sent,
-        };
-        for call in std::mem::take(&mut self.calls) {
-            self.settle(&call, fate, None);
+            _ => self.settle_rest(|_| Fate::Sent),
         }
     }
 
+    fn settle_rest(&mut self, fate: impl Fn(&Call) -> Fate) {
+        for call in std::mem::take(&mut self.calls) {
+            self.settle(&call, fate(&call), None);
+        }
+    }
+
+    /// Closing the connection is the cancel, and the operator does not want to watch instead.
+    fn closing_cancels(&self) -> bool {
+        let modern = Some(mcp::Revision::V2026_07_28.as_str());
+        let (_, scene, _) = self.conn.view();
+        self.calls.iter().all(|call| call.revision == modern)
+            && !scene.servers.iter().any(|server| self.parts.watched.is_match(server))
+    }
+
     fn settle(&self, call: &Call, fate: Fate, late: Option<Late>) {
-        self.parts.book.settle(&self.stop, &self.conn, call, fate, late);
+        self.parts.book.settle(&self.stop, &self.conn, call, None, fate, late);
     }
 
     /// Reads until every call has its answer or no more can be learnt.
@@ -183,12 +202,29 @@ impl Evidence {
             let is_error = mcp::result_facts(message).is_some_and(|facts| facts.is_error);
             let fate = if says_cancelled(message.error) { Fate::Cancelled } else { Fate::FinishedAfterStop };
             self.settle(&call, fate, Some(Late { bytes: bytes.len(), digest: digest(bytes), is_error }));
+            self.cancel_task(message, &call);
         }
         Heard::End
     }
 
-    /// A task that tells the server to cancel these calls, one after the other.
-    fn tell(&self) -> impl Future<Output = ()> + use<> {
+    /// A late answer may say that the work has only begun: then the task is cancelled as any other.
+    fn cancel_task(&self, message: &Message<'_>, call: &Call) {
+        let (_, scene, _) = self.conn.view();
+        let begin = |id, call: &Call| Task {
+            id,
+            call: call.clone(),
+            scene,
+            conn: Arc::clone(&self.conn),
+            netns: Arc::clone(&self.netns),
+            request: self.request.clone(),
+        };
+        self.parts.tasks.learn(&self.conn, message, Some(call), begin);
+        task_cancel::cancel_all(&self.parts, &self.stop);
+    }
+
+    /// A task that tells the server to cancel these calls, one after the other, and gives the decisions of those whose
+    /// cancel it took.
+    fn tell(&self) -> impl Future<Output = Vec<Box<str>>> + use<> {
         let (parts, conn, netns) = (Arc::clone(&self.parts), Arc::clone(&self.conn), Arc::clone(&self.netns));
         let (stop, request) = (Arc::clone(&self.stop), self.request.clone());
         // Other protocols do not know the notification, and MCP forbids it for `initialize`.
@@ -196,17 +232,31 @@ impl Evidence {
             |call: &&Call| call.revision.is_some() && call.rpc_id.is_some() && &*call.method != "initialize";
         let calls: Vec<Call> = self.calls.iter().filter(is_cancelable).cloned().collect();
         async move {
+            let mut taken = Vec::new();
+            let reason = format!("stopped by an operator at {}: {}", Timestamp::now(), stop.reason);
             for call in calls {
                 // The semaphore is never closed.
-                let Ok(_permit) = parts.cancels.acquire().await else { return };
-                let posted = post_cancel(&parts, &conn, &netns, &stop, &call, &request);
-                let outcome = match timeout(CANCEL_WITHIN, posted).await {
-                    Ok(Ok(status)) => format!("status {status}"),
-                    Ok(Err(error)) => error.to_string(),
-                    Err(_) => format!("no answer within {} s", CANCEL_WITHIN.as_secs()),
+                let Ok(_permit) = parts.cancels.acquire().await else { break };
+                let Some(message) = cancel::cancelled(call.rpc_id.as_deref().unwrap_or_default(), &reason)
+                else {
+                    continue;
+                };
+                let client = Client {
+                    request: &request,
+                    destination: conn.destination,
+                    netns: &netns,
+                    limits: &parts.limits,
+                };
+                let outcome = match client.post(&message, None).await {
+                    Ok(reply) => {
+                        taken.extend((reply.status < 300).then(|| call.decision.clone()));
+                        format!("status {}", reply.status)
+                    }
+                    Err(error) => error.to_string(),
                 };
                 record_cancel(&parts, &conn, &stop, &call, "notifications/cancelled", Some(outcome));
             }
+            taken
         }
     }
 }
@@ -230,7 +280,7 @@ async fn more(reader: &mut Reader) -> bool {
     reader.fill().await.is_ok_and(|read| read > 0)
 }
 
-fn record_cancel(
+pub(super) fn record_cancel(
     parts: &Parts,
     conn: &Conn,
     stop: &Stop,
@@ -243,82 +293,9 @@ fn record_cancel(
         server: &call.server,
         cause: "operator_stop",
         rpc_id: call.rpc_id.as_deref().unwrap_or_default(),
+        task: None,
         stop: Some(&stop.id),
         via,
         outcome,
     }));
-}
-
-async fn post_cancel(
-    parts: &Parts,
-    conn: &Conn,
-    netns: &Netns,
-    stop: &Stop,
-    call: &Call,
-    request: &[u8],
-) -> std::io::Result<u16> {
-    let invalid = |what: &str| std::io::Error::new(std::io::ErrorKind::InvalidData, what.to_owned());
-    let head = parse_request(request, parts.limits.header)
-        .ok()
-        .flatten()
-        .ok_or_else(|| invalid("request head lost"))?;
-    let message = cancel_message(request, &head, call, stop).ok_or_else(|| invalid("request id lost"))?;
-    let mut side = Side::new(dial(netns, conn.destination).await?);
-    side.writer.send(&message).await?;
-    loop {
-        if let Some(head) = parse_response(&side.reader.buffer, parts.limits.header, Method::Post)
-            .map_err(|fault| invalid(fault.label()))?
-        {
-            return Ok(head.status);
-        }
-        if side.reader.fill().await? == 0 {
-            return Err(std::io::ErrorKind::UnexpectedEof.into());
-        }
-    }
-}
-
-/// `notifications/cancelled` (MCP 2025-11-25, utilities/cancellation) for a call, with the headers of the call: its
-/// session, its version, and whatever the server knows its client by.
-fn cancel_message(request: &[u8], head: &RequestHead, call: &Call, stop: &Stop) -> Option<Vec<u8>> {
-    let id: &serde_json::value::RawValue = serde_json::from_str(call.rpc_id.as_deref()?).ok()?;
-    let reason = json!(format!("stopped by an operator at {}: {}", Timestamp::now(), stop.reason));
-    let body = format!(
-        r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{},"reason":{reason}}}}}"#,
-        id.get()
-    );
-    let mut message = [b"POST ", head.target.of(request), b" HTTP/1.1\r\n"].concat();
-    let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
-    let mut parsed = httparse::Request::new(&mut headers);
-    parsed.parse(request).ok()?;
-    for header in parsed.headers.iter().filter(|header| !belongs_to_body(header.name)) {
-        message.extend_from_slice(&[header.name.as_bytes(), b": ", header.value, b"\r\n"].concat());
-    }
-    let rest = format!(
-        "Content-Type: application/json\r\nAccept: application/json, text/event-stream\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
-        body.len()
-    );
-    message.extend_from_slice(rest.as_bytes());
-    Some(message)
-}
-
-/// Headers that say something about the request's own body, or about its connection.
-fn belongs_to_body(header: &str) -> bool {
-    let header = header.to_ascii_lowercase();
-    header.starts_with("mcp-param-")
-        || matches!(
-            header.as_str(),
-            "accept"
-                | "connection"
-                | "content-encoding"
-                | "content-length"
-                | "content-type"
-                | "expect"
-                | "keep-alive"
-                | "mcp-method"
-                | "mcp-name"
-                | "te"
-                | "trailer"
-                | "transfer-encoding"
-                | "upgrade"
-        )
 }

@@ -4,12 +4,14 @@
 //! byte on the server's connection. Only [`refuse`] writes anything of our own.
 
 pub mod answer;
+pub mod cancel;
 pub mod dial;
 pub mod evidence;
 pub mod refuse;
 pub mod request;
 pub mod side;
 mod stream;
+pub mod task_cancel;
 pub mod tunnel;
 
 use std::io;

@@ -160,6 +160,8 @@ mod tests {
     fn call(method: &str, rpc_id: Option<&str>) -> Call {
         Call {
             method: method.into(),
+            of_tool: None,
+            agent_cancelled_at: None,
             tool: (method == "tools/call").then(|| "wire_transfer".into()),
             rpc_id: rpc_id.map(Into::into),
             server: "bank".into(),

@@ -51,6 +51,8 @@ struct Prepared<'a> {
     call: Option<mcp::Call<'a>>,
     rpc_id: Option<&'a str>,
     workflow: Option<Arc<str>>,
+    /// The tool behind the task it is about.
+    of_tool: Option<Box<str>>,
     revision: Option<&'static str>,
     decision: String,
     verdict: Verdict,
@@ -174,9 +176,12 @@ fn prepare<'a>(
     };
     let revision =
         call.as_ref().filter(|call| call.is_mcp).and_then(|call| mcp::revision(call, claims, None));
+    let about_task = call.as_ref().filter(|call| call.method.starts_with("tasks/"));
+    let of_tool = about_task.and_then(|call| parts.tasks.tool(conn, call.name.as_deref()?));
     Prepared {
         call,
         rpc_id,
+        of_tool,
         workflow: parts.workflow.of_message(headers, Some(message), &conn.identity.workflow),
         revision: revision.map(mcp::Revision::as_str),
         decision: parts.decisions.next(),
@@ -200,6 +205,8 @@ impl Prepared<'_> {
             revision: self.revision,
             decision: self.decision.as_str().into(),
             since: Timestamp::now(),
+            of_tool: self.of_tool.clone(),
+            agent_cancelled_at: None,
         }
     }
 
@@ -210,7 +217,7 @@ impl Prepared<'_> {
         };
         let facts = Facts {
             workflow: self.workflow.as_deref(),
-            tool: subject.name,
+            tool: self.of_tool.as_deref().or(subject.name),
             ..scene.facts(&conn.identity.agent.name)
         };
         self.verdict = decide(rules, reach, &facts, &subject);
@@ -271,18 +278,34 @@ impl Prepared<'_> {
         } else {
             parts.log.record(&entry);
         }
-        let cancelled = self.call.as_ref().and_then(|call| call.cancelled_request_id);
-        if let Some(id) = cancelled {
-            parts.log.record(&Entry::Cancel(Cancel {
-                agent: &agent.name,
-                server: &scene.server,
-                cause: "agent_cancelled",
-                rpc_id: id.raw,
-                stop: None,
-                via: "notifications/cancelled",
-                outcome: None,
-            }));
+        if refusal.is_none() {
+            self.record_cancel(parts, conn, scene);
         }
+    }
+
+    /// Records that the agent itself asks for a cancel, which is no operator's stop.
+    fn record_cancel(&self, parts: &Parts, conn: &Conn, scene: &Scene) {
+        let Some(call) = &self.call else { return };
+        let (rpc_id, task, via) = match (call.cancelled_request_id, &*call.method) {
+            (Some(id), _) => (id.raw, None, "notifications/cancelled"),
+            (None, "tasks/cancel") => (self.rpc_id.unwrap_or_default(), call.name.as_deref(), "tasks/cancel"),
+            (None, _) => return,
+        };
+        let agent = &conn.identity.agent;
+        let outcome = call.cancelled_request_id.map(|id| {
+            let in_flight = parts.ledger.cancelled_by_agent(agent.number, scene.session, id);
+            if in_flight { "in flight" } else { "not in flight" }.to_owned()
+        });
+        parts.log.record(&Entry::Cancel(Cancel {
+            agent: &agent.name,
+            server: &scene.server,
+            cause: "agent_cancelled",
+            rpc_id,
+            task,
+            stop: None,
+            via,
+            outcome,
+        }));
     }
 }
 

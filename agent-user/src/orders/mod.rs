@@ -21,6 +21,7 @@ use tokio::time::timeout;
 use tracing::info;
 
 use crate::decide::stop::{Escalation, Level, Operator, Selector, Stop};
+use crate::forward::task_cancel;
 use crate::ledger::Conn;
 use crate::parts::Parts;
 use crate::record::entry::{Entry, StopEntry};
@@ -141,6 +142,8 @@ impl Orders {
                 SETTLE_WITHIN.as_secs()
             ));
         }
+        // Every answer that was let through by now has told of the task it began.
+        task_cancel::cancel_all(&self.parts, stop);
         if stop.level >= Level::Isolate {
             enforce::enforce(&self.parts.agents, &agents, &mut effects, stop.level).await;
         }

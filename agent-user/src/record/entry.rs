@@ -6,8 +6,8 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::Serialize;
 
+use crate::book::Caught;
 use crate::decide::stop::{Level, Operator};
-use crate::fate::Fate;
 use crate::identity::Identity;
 use crate::ledger::Call;
 use crate::orders::receipt::{Report, StopView};
@@ -159,7 +159,8 @@ pub struct CallResult<'a> {
     pub call: &'a Call,
     /// result | error | accepted | none
     pub outcome: &'static str,
-    /// Why there is no result: agent_closed | server_closed | network_error | drain | undecodable | oversized.
+    /// Why there is no result: agent_cancelled | agent_closed | server_closed | network_error | drain | undecodable |
+    /// oversized. With a result `agent_closed`: the agent had closed its side before the answer came.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -181,19 +182,8 @@ pub struct StopEntry<'a> {
 #[derive(Debug, Serialize)]
 pub struct StopEffect<'a> {
     pub stop: &'a str,
-    pub agent: &'a str,
-    pub conn: u64,
     #[serde(flatten)]
-    pub call: &'a Call,
-    pub fate: Fate,
-    /// Of a late answer: its size in bytes and SHA-256.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub bytes: Option<usize>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub digest: Option<&'a str>,
-    /// The late answer says that the call failed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub is_error: Option<bool>,
+    pub caught: &'a Caught,
 }
 
 #[derive(Debug, Serialize)]
@@ -225,9 +215,13 @@ pub struct Cancel<'a> {
     /// agent_cancelled | operator_stop
     pub cause: &'static str,
     pub rpc_id: &'a str,
+    /// The task that is cancelled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub task: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stop: Option<&'a str>,
-    /// How the cancel was given: `notifications/cancelled`, or `close` where closing is the cancel (MCP 2026-07-28).
+    /// How the cancel was given: `notifications/cancelled`, `tasks/cancel`, or `close` where closing is the cancel (MCP
+    /// 2026-07-28).
     pub via: &'static str,
     /// HTTP status the server gave, or what went wrong.
     #[serde(skip_serializing_if = "Option::is_none")]

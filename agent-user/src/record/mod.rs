@@ -3,3 +3,4 @@
 pub mod entry;
 pub mod log;
 pub mod metrics;
+pub mod recall;

@@ -12,12 +12,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 
-/// The state of a cgroup and of all below it, as in `cgroup.events`.
+/// The state of a cgroup and of all below it, from `cgroup.events`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Events {
     /// A process is inside, be it a dead one that nobody has waited for.
     pub populated: bool,
-    /// Every process inside has stopped. A cgroup with none, too.
+    /// Every process inside has stopped. A cgroup with none, too. The kernel's own word for a cgroup leaves out what
+    /// is below it as long as that is still stopping (seen on 6.18), so this is the word of each of them.
     pub frozen: bool,
 }
 
@@ -51,33 +52,26 @@ pub fn kill(dir: &Path) -> anyhow::Result<()> {
     })
 }
 
-/// How a cgroup is now.
+/// How a cgroup and all below it are now.
 ///
 /// # Errors
 /// The cgroup is gone ([`super::is_gone`]), or is the root, which has no events.
 pub fn events(dir: &Path) -> anyhow::Result<Events> {
     let path = dir.join("cgroup.events");
-    let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
-    Ok(parse(&text))
+    let (events, _) = look(dir).with_context(|| format!("read {}", path.display()))?;
+    Ok(events)
 }
 
 /// Waits until `wanted` holds, or for this long, and returns the state as it was last: whoever asked looks at it
 /// again. Sleeps until the kernel reports a change. A cgroup that is gone holds nobody and is not frozen. Blocks the
 /// thread.
 pub fn wait(dir: &Path, within: Duration, wanted: impl Fn(Events) -> bool) -> anyhow::Result<Events> {
-    let path = dir.join("cgroup.events");
-    let subject = || format!("watch {}", path.display());
+    let subject = || format!("watch {}/cgroup.events", dir.display());
     let deadline = Instant::now() + within;
-    let file = match File::open(&path) {
-        Err(error) if is_gone(&error) => return Ok(Events::default()),
-        opened => opened.with_context(subject)?,
-    };
     loop {
-        // Reading is also what makes the next poll wait for what comes after it.
-        let mut text = [0; 256];
-        let events = match file.read_at(&mut text, 0) {
+        let (events, file) = match look(dir) {
             Err(error) if is_gone(&error) => return Ok(Events::default()),
-            read => parse(&String::from_utf8_lossy(&text[..read.with_context(subject)?])),
+            seen => seen.with_context(subject)?,
         };
         let left = deadline.saturating_duration_since(Instant::now());
         if wanted(events) || left.is_zero() {
@@ -85,6 +79,29 @@ pub fn wait(dir: &Path, within: Duration, wanted: impl Fn(Events) -> bool) -> an
         }
         poll(&file, left.min(LOOK_AGAIN)).with_context(subject)?;
     }
+}
+
+/// The state, and the file whose change is the next one to wait for. That the file was read is what makes a poll wait
+/// for what comes after it.
+fn look(dir: &Path) -> io::Result<(Events, File)> {
+    let (events, file) = read(dir)?;
+    if events.frozen {
+        for below in super::subtree(dir).unwrap_or_default().iter().skip(1) {
+            // One that is gone holds nobody.
+            if let Ok((Events { frozen: false, .. }, file)) = read(below) {
+                return Ok((Events { frozen: false, ..events }, file));
+            }
+        }
+    }
+    Ok((events, file))
+}
+
+/// What the kernel says of one cgroup.
+fn read(dir: &Path) -> io::Result<(Events, File)> {
+    let file = File::open(dir.join("cgroup.events"))?;
+    let mut text = [0; 256];
+    let length = file.read_at(&mut text, 0)?;
+    Ok((parse(&String::from_utf8_lossy(&text[..length])), file))
 }
 
 /// A cgroup that goes while it is watched is not reported by every kernel.

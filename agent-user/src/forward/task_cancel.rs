@@ -1,0 +1,117 @@
+//! What becomes of a task whose call was answered before the stop came: its server is told to cancel it
+//! (`tasks/cancel`), and asked until it says how the task ended.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::time::{Instant, sleep};
+
+use crate::book::Late;
+use crate::decide::stop::Stop;
+use crate::fate::Fate;
+use crate::forward::cancel::{self, Client, Reply};
+use crate::judge::digest;
+use crate::parts::Parts;
+use crate::record::entry::{Cancel, Entry};
+use crate::tasks::{Task, is_over, status};
+
+/// How often a server is asked how a task ended.
+const ASK_EVERY: Duration = Duration::from_secs(1);
+
+/// Files every task in the scope of a stop, and has each cancelled.
+pub fn cancel_all(parts: &Arc<Parts>, stop: &Arc<Stop>) {
+    for task in parts.tasks.take(&stop.selector) {
+        parts.book.file_task(stop, &task);
+        tokio::spawn(cancel(Arc::clone(parts), Arc::clone(stop), task));
+    }
+}
+
+async fn cancel(parts: Arc<Parts>, stop: Arc<Stop>, task: Arc<Task>) {
+    // The semaphore is never closed.
+    let Ok(_permit) = parts.cancels.acquire().await else { return };
+    let told = ask(&parts, &task, "tasks/cancel").await;
+    let outcome = match &told {
+        Ok(reply) => describe(reply),
+        Err(error) => error.to_string(),
+    };
+    record(&parts, &stop, &task, outcome);
+    let mut known = told.as_ref().ok().and_then(fate);
+    let until = Instant::now() + parts.evidence_window;
+    // The extension only acknowledges, and a server that did not answer may have heard all the same.
+    while known.is_none() && Instant::now() < until {
+        sleep(ASK_EVERY).await;
+        known = ask(&parts, &task, "tasks/get").await.ok().as_ref().and_then(fate_of_task);
+    }
+    let (fate, late) = known.unwrap_or((Fate::Sent, None));
+    parts.book.settle(&stop, &task.conn, &task.call, Some(&task.id), fate, late);
+}
+
+async fn ask(parts: &Parts, task: &Task, method: &str) -> std::io::Result<Reply> {
+    let client = Client {
+        request: &task.request,
+        destination: task.conn.destination,
+        netns: &task.netns,
+        limits: &parts.limits,
+    };
+    // An id that no agent would choose: its answer goes nowhere else.
+    let rpc_id = format!("interlock-{}", parts.decisions.next());
+    let revision = task.call.revision;
+    let routing = (revision == Some("2026-07-28")).then_some((method, &*task.id));
+    client.post(&cancel::about_task(method, &task.id, revision, &rpc_id), routing).await
+}
+
+type Known = (Fate, Option<Late>);
+
+/// What the answer to `tasks/cancel` tells. `None`: nothing yet.
+fn fate(reply: &Reply) -> Option<Known> {
+    let response = reply.response()?;
+    if response.get("error").is_some() {
+        return Some((Fate::NotCancelable, Some(late(reply, true))));
+    }
+    fate_of_task(reply)
+}
+
+/// What a task that a server describes has come to. `None`: it goes on, or the answer tells nothing.
+fn fate_of_task(reply: &Reply) -> Option<Known> {
+    let response = reply.response()?;
+    let task = response.get("result")?.to_string();
+    if !is_over(&task) {
+        return None;
+    }
+    Some(match status(&task).as_deref() {
+        Some("cancelled") => (Fate::Cancelled, None),
+        other => (Fate::FinishedAfterStop, Some(late(reply, other == Some("failed")))),
+    })
+}
+
+fn late(reply: &Reply, is_error: bool) -> Late {
+    Late { bytes: reply.text.len(), digest: digest(reply.text.as_bytes()), is_error }
+}
+
+/// What a server answered, in a few words.
+fn describe(reply: &Reply) -> String {
+    let response = reply.response().unwrap_or(Value::Null);
+    let code = response["error"]["code"].as_i64();
+    let status = response["result"].get("status").and_then(Value::as_str);
+    match (code, status) {
+        (Some(code), _) => format!("status {}, error {code}", reply.status),
+        (None, Some("cancelled" | "completed" | "failed" | "working" | "input_required")) => {
+            format!("status {}, task {}", reply.status, status.unwrap_or_default())
+        }
+        (None, _) => format!("status {}", reply.status),
+    }
+}
+
+fn record(parts: &Parts, stop: &Stop, task: &Task, outcome: String) {
+    parts.log.record(&Entry::Cancel(Cancel {
+        agent: &task.conn.identity.agent.name,
+        server: &task.call.server,
+        cause: "operator_stop",
+        rpc_id: task.call.rpc_id.as_deref().unwrap_or_default(),
+        task: Some(&task.id),
+        stop: Some(&stop.id),
+        via: "tasks/cancel",
+        outcome: Some(outcome),
+    }));
+}

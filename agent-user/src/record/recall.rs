@@ -1,0 +1,130 @@
+//! What the records tell of a stop that this daemon has not carried out itself, or has forgotten: the same receipt,
+//! put together from its lines.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use memchr::memmem::Finder;
+use serde_json::{Map, Value, json};
+
+/// The receipt of a stop as its records tell it; `None` where they do not know it. Reads the whole file.
+pub fn recall(records: &Path, stop: &str) -> Result<Option<Value>> {
+    let file = File::open(records).with_context(|| format!("open records {}", records.display()))?;
+    let mut told = Told::default();
+    let quoted = json!(stop).to_string();
+    let finder = Finder::new(&quoted);
+    let mut reader = BufReader::with_capacity(1 << 20, file);
+    let mut line = Vec::new();
+    while reader.read_until(b'\n', &mut line)? > 0 {
+        if finder.find(&line).is_some()
+            && let Ok(Value::Object(record)) = serde_json::from_slice(&line)
+            && record.get("stop").is_some_and(|of| of == stop)
+        {
+            told.add(record);
+        }
+        line.clear();
+    }
+    Ok(told.receipt())
+}
+
+#[derive(Default)]
+struct Told {
+    /// The last order that was carried out.
+    order: Option<Map<String, Value>>,
+    calls: Vec<Map<String, Value>>,
+    released: Option<Value>,
+    refused_by_proxy: u64,
+    refused_by_kernel: u64,
+}
+
+impl Told {
+    fn add(&mut self, mut record: Map<String, Value>) {
+        match record["kind"].as_str() {
+            Some("stop") => self.order = Some(record),
+            Some("stop_effect") => self.effect(record),
+            Some("release") if record["released"] == true => {
+                let [by, reason, at, asked_by] =
+                    ["by", "reason", "at", "asked_by"].map(|name| record.remove(name).unwrap_or_default());
+                let mut release = json!({"by": by, "reason": reason, "at": at});
+                if !asked_by.is_null() {
+                    release["asked_by"] = asked_by;
+                }
+                self.released = Some(release);
+            }
+            Some("decision") => self.refused_by_proxy += 1,
+            Some("kernel") => self.refused_by_kernel += 1,
+            _ => {}
+        }
+    }
+
+    /// The last line about a call tells its fate.
+    fn effect(&mut self, mut record: Map<String, Value>) {
+        for name in ["schema", "kind", "stop", "at"] {
+            record.remove(name);
+        }
+        // Whoever waited for it is gone.
+        record.insert("open".into(), false.into());
+        let is_same = |known: &&mut Map<String, Value>| {
+            known["decision"] == record["decision"] && known.get("task") == record.get("task")
+        };
+        match self.calls.iter_mut().find(is_same) {
+            Some(known) => *known = record,
+            None => self.calls.push(record),
+        }
+    }
+
+    fn receipt(self) -> Option<Value> {
+        let mut order = self.order?;
+        let view = ["id", "scope", "level", "reason", "by", "issued_at", "escalations"];
+        let stop = view.into_iter().filter_map(|name| Some((name.to_owned(), order.remove(name)?)));
+        let stop: Map<String, Value> = stop.collect();
+        let open = self.calls.iter().filter(|call| call["fate"] == "sent").count();
+        for name in ["schema", "kind", "at", "stop"] {
+            order.remove(name);
+        }
+        order.insert("stop".into(), stop.into());
+        order.insert("calls".into(), self.calls.into());
+        order.insert("open".into(), open.into());
+        let refused = json!({"proxy": self.refused_by_proxy, "kernel": self.refused_by_kernel});
+        order.insert("refused".into(), refused);
+        order.insert("from_records".into(), true.into());
+        if let Some(released) = self.released {
+            order.insert("released".into(), released);
+        }
+        Some(order.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_line_about_a_call_tells_its_fate() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("records.jsonl");
+        let lines = [
+            json!({"kind": "stop", "stop": "stp-7", "id": "stp-7", "level": "refuse", "at": "t0", "in_force": true}),
+            json!({"kind": "stop_effect", "stop": "stp-7", "at": "t1", "decision": "d-1", "fate": "sent"}),
+            json!({"kind": "stop_effect", "stop": "stp-77", "at": "t1", "decision": "d-9", "fate": "sent"}),
+            json!({"kind": "stop_effect", "stop": "stp-7", "at": "t1", "decision": "d-2", "fate": "sent"}),
+            json!({"kind": "stop_effect", "stop": "stp-7", "at": "t2", "decision": "d-1", "fate": "finished_after_stop", "late": {"bytes": 3}}),
+            json!({"kind": "decision", "stop": "stp-7", "verdict": "deny"}),
+            json!({"kind": "release", "stop": "stp-7", "at": "t3", "reason": "fine", "by": {"user": "a"}, "released": true}),
+        ];
+        let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+        std::fs::write(&path, text + "{\"half").unwrap();
+        let receipt = recall(&path, "stp-7").unwrap().unwrap();
+        assert_eq!(receipt["stop"], json!({"id": "stp-7", "level": "refuse"}));
+        let first =
+            json!({"decision": "d-1", "fate": "finished_after_stop", "open": false, "late": {"bytes": 3}});
+        assert_eq!(receipt["calls"][0], first);
+        assert_eq!((&receipt["calls"][1]["fate"], &receipt["open"]), (&json!("sent"), &json!(1)));
+        assert_eq!(receipt["refused"], json!({"proxy": 1, "kernel": 0}));
+        assert_eq!(receipt["released"], json!({"by": {"user": "a"}, "reason": "fine", "at": "t3"}));
+        assert_eq!(receipt["in_force"], true);
+        assert!(recall(&path, "stp-8").unwrap().is_none());
+    }
+}
