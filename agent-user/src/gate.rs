@@ -1,13 +1,18 @@
 //! The one place where policy and stops are published. Readers take a snapshot without a lock; writers are
 //! serialised and each makes a new generation.
+//!
+//! Exactness rests on one order: a connection *writes its call to the ledger, then reads the rules*
+//! ([`Gate::begin`]); a stop *publishes the rules, then reads the ledger* ([`Gate::impose`]). Both touch the same lock,
+//! the connection's or that of the list, so one of them happens first: either the call meets the stop, or the stop
+//! lists the call. `exact.rs` tries every interleaving of it.
 
-use std::sync::{Arc, Mutex, PoisonError};
-
-use arc_swap::{ArcSwap, Guard};
+use std::sync::{Arc, PoisonError};
 
 use crate::decide::Rules;
 use crate::decide::policy::Policy;
 use crate::decide::stop::Stop;
+use crate::ledger::{Call, Conn, Ledger, Scene};
+use crate::sync::{ArcSwap, Guard, Mutex};
 
 /// Holds the snapshot in force.
 #[derive(Debug)]
@@ -25,6 +30,32 @@ impl Gate {
     /// The snapshot in force now.
     pub fn rules(&self) -> Guard<Arc<Rules>> {
         self.current.load()
+    }
+
+    /// Registers what a connection is about to do, and reads the rules that judge it: a stop that they do not know yet
+    /// finds it listed.
+    pub fn begin(&self, conn: &Conn, scene: Scene, calls: Vec<Call>) -> Arc<Rules> {
+        conn.begin(scene, calls);
+        Arc::clone(&self.rules())
+    }
+
+    /// Puts a set of stops in force, and lists the connections that `stop`, which is new in it, may concern: what is
+    /// not among them meets it. Returns its generation beside; the connections are to be woken.
+    pub fn impose(&self, ledger: &Ledger, stops: Vec<Arc<Stop>>, stop: &Stop) -> (u64, Vec<Arc<Conn>>) {
+        let generation = self.set_stops(stops);
+        (generation, ledger.open_conns(|conn| stop.selector.matches_agent(&conn.identity.agent.name)))
+    }
+
+    /// Waits for a stop that ends what a connection is doing.
+    pub async fn stopped(&self, ledger: &Ledger, conn: &Conn) -> (Arc<Stop>, u64) {
+        loop {
+            conn.wake.notified().await;
+            let rules = self.rules();
+            if let Some(stop) = conn.met_by(&rules) {
+                return (stop, rules.generation);
+            }
+            ledger.acted(conn, rules.generation);
+        }
     }
 
     /// Puts a new policy in force and returns its generation.

@@ -35,6 +35,7 @@ pub mod reload;
 pub mod selectors;
 pub mod session;
 pub mod state;
+pub mod sync;
 pub mod tasks;
 pub mod tripwires;
 pub mod workflow;

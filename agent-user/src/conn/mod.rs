@@ -28,7 +28,6 @@ use crate::record::entry::{self, Entry};
 use crate::record::metrics::Class;
 
 use self::exchange::Progress;
-use self::stop::stopped;
 
 /// Carries one connection of an agent until it ends, and records it.
 pub async fn run(stream: TcpStream, origin: Origin, netns: Arc<Netns>, parts: Arc<Parts>) {
@@ -45,7 +44,7 @@ pub async fn run(stream: TcpStream, origin: Origin, netns: Arc<Netns>, parts: Ar
     let end = loop {
         tokio::select! {
             biased;
-            (stop, generation) = stopped(&parts, &conn) => {
+            (stop, generation) = parts.gate.stopped(&parts.ledger, &conn) => {
                 if let Some(end) = connection.stop(&stop, generation).await {
                     break end;
                 }

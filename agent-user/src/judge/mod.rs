@@ -1,7 +1,7 @@
 //! From one request's bytes to its verdict: decode, register in the ledger, read the rules, decide, record.
 //!
 //! The order is the product's promise: a call is in the ledger *before* the rules are read for it (see
-//! [`crate::ledger`]), and a refusal is on disk before its answer leaves.
+//! [`crate::gate`]), and a refusal is on disk before its answer leaves.
 
 mod target;
 
@@ -100,9 +100,7 @@ pub async fn judge(
     let to_calls = |prepared: &[Prepared<'_>]| -> Vec<Call> {
         prepared.iter().map(|message| message.to_call(&scene)).collect()
     };
-    conn.begin(scene.clone(), to_calls(&prepared));
-    // From here on a stop finds the calls; so it is now that the rules are read.
-    let rules = Arc::clone(&parts.gate.rules());
+    let rules = parts.gate.begin(conn, scene.clone(), to_calls(&prepared));
     target.update(&rules, conn, host);
     for message in &mut prepared {
         message.judge(&rules, conn, &target.reach, &scene, &claims);
@@ -154,8 +152,7 @@ pub fn judge_unread(
     let headers = Headers::of(asking.head, asking.bytes);
     let workflow = parts.workflow.of_message(headers, None, &conn.identity.workflow);
     let scene = target.scene(conn, asking.head, asking.bytes, conn.is_mcp(), workflow);
-    conn.begin(scene.clone(), Vec::new());
-    let rules = parts.gate.rules();
+    let rules = parts.gate.begin(conn, scene.clone(), Vec::new());
     let stop = rules.stop_for(&scene.facts(&conn.identity.agent.name));
     let refusal = stop.map(|stop| Refusal::Stop(Arc::clone(stop))).or(guard.map(Refusal::Guard));
     Judged { refused: refusal.map(|refusal| (refusal, Vec::new())), has_calls: false, batch: false }

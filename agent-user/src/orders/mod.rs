@@ -125,7 +125,8 @@ impl Orders {
 
     /// Puts a set of stops in force and sees to it that `stop`, which is new in it, is carried out.
     async fn carry_out(&self, stop: &Arc<Stop>, stops: Vec<Arc<Stop>>, issued: Instant) {
-        let generation = self.publish(stops.clone());
+        let (generation, conns) = self.parts.gate.impose(&self.parts.ledger, stops.clone(), stop);
+        self.published(generation);
         let mut problems = Vec::new();
         if let Err(error) = self.parts.agents.apply_to_everybody() {
             problems.push(format!("agents that come later are not held in the kernel: {error:#}"));
@@ -133,7 +134,7 @@ impl Orders {
         let agents = self.parts.agents.matching(&stop.selector);
         let mut effects: Vec<Effect> =
             agents.iter().map(|agent| enforce::begin(&self.parts.agents, agent, stop)).collect();
-        let conns = self.wake(stop, &mut effects);
+        wake(&conns, stop, &mut effects);
         let settled = timeout(SETTLE_WITHIN, self.parts.ledger.settled(&conns, generation)).await;
         if settled.is_err() {
             let left = self.parts.ledger.unsettled(&conns, generation);
@@ -199,11 +200,8 @@ impl Orders {
         })
     }
 
-    /// Puts a set of stops in force and returns its generation.
-    fn publish(&self, stops: Vec<Arc<Stop>>) -> u64 {
-        let generation = self.parts.gate.set_stops(stops);
+    fn published(&self, generation: u64) {
         self.parts.metrics.policy_generation.set(i64::try_from(generation).unwrap_or(i64::MAX));
-        generation
     }
 
     /// Every stop in force.
@@ -235,21 +233,18 @@ impl Orders {
                 .set(i64::try_from(count).unwrap_or(i64::MAX));
         }
     }
+}
 
-    /// The connections' part: each that may be concerned is woken, and looks for itself.
-    fn wake(&self, stop: &Stop, effects: &mut [Effect]) -> Vec<Arc<Conn>> {
-        let conns =
-            self.parts.ledger.open_conns(|conn| stop.selector.matches_agent(&conn.identity.agent.name));
-        for effect in effects {
-            let concerned = conns
-                .iter()
-                .filter(|conn| conn.identity.agent.name == effect.agent && conn.is_concerned_by(stop));
-            effect.connections = concerned.count();
-        }
-        for conn in &conns {
-            conn.wake.notify_one();
-        }
-        conns
+/// The connections' part: each that may be concerned is woken, and looks for itself.
+fn wake(conns: &[Arc<Conn>], stop: &Stop, effects: &mut [Effect]) {
+    for effect in effects {
+        let concerned = conns
+            .iter()
+            .filter(|conn| conn.identity.agent.name == effect.agent && conn.is_concerned_by(stop));
+        effect.connections = concerned.count();
+    }
+    for conn in conns {
+        conn.wake.notify_one();
     }
 }
 

@@ -59,7 +59,7 @@ impl Orders {
         // Durable first: a release that a crash undoes is safer than a stop that it undoes.
         self.state.save_stops(&stops).context("the stop still holds")?;
         self.record(&stop.id, stop.selector.to_string(), reason, &by, asked_by.as_ref(), true).await;
-        self.publish(stops);
+        self.published(self.parts.gate.set_stops(stops));
         asked.remove(&stop.id);
         let release = ReleaseView { by, reason: reason.to_owned(), at: Timestamp::now(), asked_by };
         self.parts.book.release(&stop, release.clone());
