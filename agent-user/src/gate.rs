@@ -4,7 +4,7 @@
 //! Exactness rests on one order: a connection *writes its call to the ledger, then reads the rules*
 //! ([`Gate::begin`]); a stop *publishes the rules, then reads the ledger* ([`Gate::impose`]). Both touch the same lock,
 //! the connection's or that of the list, so one of them happens first: either the call meets the stop, or the stop
-//! lists the call. `exact.rs` tries every interleaving of it.
+//! lists the call. `exact/` tries every interleaving of it.
 
 use std::sync::{Arc, PoisonError};
 

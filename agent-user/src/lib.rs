@@ -20,6 +20,9 @@ pub mod daemon;
 pub mod decide;
 pub mod decode;
 pub mod doctor;
+#[cfg(test)]
+#[cfg(feature = "loom")]
+mod exact;
 pub mod fate;
 pub mod forward;
 pub mod gate;
