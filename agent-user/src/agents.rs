@@ -245,10 +245,11 @@ impl Agents {
         Ok(())
     }
 
-    /// Destroys the sockets of an agent in every network namespace its processes are in.
+    /// Destroys the sockets of an agent in every network namespace its processes are in, but not its connections to us,
+    /// which a stop ends from our side.
     pub fn destroy_sockets(&self, agent: &Agent) -> Result<Destroyed> {
         let dirs: Vec<PathBuf> = self.cgroups_of(agent.number).into_iter().map(|(_, dir)| dir).collect();
-        self.kernel.destroy_below(&dirs, &HashSet::from([agent.number]))
+        self.kernel.destroy_direct_below(&dirs, &HashSet::from([agent.number]))
     }
 
     /// Brings what is held in line with the cgroup tree. Called whenever the tree may have changed. Returns what could

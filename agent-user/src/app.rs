@@ -6,17 +6,19 @@ use std::time::{Duration, Instant};
 
 use agent_abi::Settings;
 use anyhow::{Context, Result};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::Semaphore;
 use tracing::warn;
 
 use crate::accept::Listeners;
 use crate::agents::Agents;
 use crate::book::Book;
 use crate::config::{Config, Fail, STALE_AFTER};
+use crate::control::remote::Endpoint;
 use crate::control::{self, Control};
 use crate::daemon::{Daemon, attach_points, listen_for_agents};
 use crate::decide::policy::{Bias, Policy};
 use crate::decode::Limits;
+use crate::forward::own::OwnEndpoint;
 use crate::gate::Gate;
 use crate::kernel::{self, Kernel, cgroup};
 use crate::ledger::Ledger;
@@ -29,7 +31,7 @@ use crate::reload::{self, Reloader};
 use crate::selectors::Selectors;
 use crate::state::State;
 use crate::tasks::Tasks;
-use crate::tripwires::{Tripped, Tripwires};
+use crate::tripwires::Tripwires;
 use crate::workflow::Extractors;
 
 /// Cancels a stop sends to servers at a time: each needs a descriptor, and a stop may have caught thousands of calls.
@@ -50,6 +52,8 @@ pub fn run(config: &Config) -> Result<()> {
     let metrics_socket = std::net::TcpListener::bind(config.metrics_addr)
         .with_context(|| format!("metrics_addr {}: bind", config.metrics_addr))?;
     metrics_socket.set_nonblocking(true)?;
+    let (remote, remote_socket) = config.remote.as_ref().map(Endpoint::open).transpose()?.unzip();
+    let remote_addr = remote.as_ref().map(|remote| remote.address());
 
     let root = cgroup::root()?;
     cgroup::leave_root(OWN_CGROUP)?;
@@ -89,6 +93,7 @@ pub fn run(config: &Config) -> Result<()> {
         cancels: Semaphore::new(CANCELS),
         arguments: config.records.arguments,
         evidence_window: Duration::try_from(config.evidence_window).unwrap_or_default(),
+        own_endpoint: OwnEndpoint::new(remote_addr)?,
         watched: config.watched()?,
         tasks: Tasks::default(),
         kernel,
@@ -128,11 +133,22 @@ pub fn run(config: &Config) -> Result<()> {
         records: config.records.path.clone(),
         pin_dir: config.pin_dir.clone(),
         metrics_addr: metrics_socket.local_addr()?,
+        remote_addr,
         started: Instant::now(),
     };
-    start_control(control, tripped, socket, metrics_socket)?;
+    let control = Arc::new(control);
+    let serving = control::serve(Arc::clone(&control), socket, metrics_socket);
+    let by_rules = Arc::clone(&control.orders).obey_rules(tripped);
+    // What rules order is carried out where the orders of operators are.
+    start_server("control", async {
+        tokio::spawn(by_rules);
+        serving.await
+    })?;
+    if let (Some(remote), Some(socket)) = (remote.clone(), remote_socket) {
+        start_server("remote", control::remote::serve(control, remote, socket))?;
+    }
     start_heartbeat(Arc::clone(&parts.kernel))?;
-    let daemon = Daemon { config: config.clone(), parts, listeners, selectors, reloader };
+    let daemon = Daemon { config: config.clone(), parts, listeners, selectors, reloader, remote };
     runtime.block_on(daemon.run())?;
     // Whatever is still open is dropped here, and recorded.
     runtime.shutdown_timeout(Duration::from_secs(1));
@@ -183,19 +199,15 @@ fn start_heartbeat(kernel: Arc<Kernel>) -> Result<()> {
     Ok(())
 }
 
-/// The control server has a thread and runtime of its own; what rules order is carried out there, too.
-fn start_control(
-    control: Control,
-    tripped: mpsc::Receiver<Tripped>,
-    socket: std::os::unix::net::UnixListener,
-    metrics: std::net::TcpListener,
-) -> Result<()> {
+/// Each way in for orders has a thread and runtime of its own.
+fn start_server(name: &str, server: impl Future<Output = Result<()>> + Send + 'static) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.spawn(Arc::clone(&control.orders).obey_rules(tripped));
-    std::thread::Builder::new().name("control".into()).spawn(move || {
-        if let Err(error) = runtime.block_on(control::serve(control, socket, metrics)) {
+    let thread = std::thread::Builder::new().name(name.into());
+    let name = name.to_owned();
+    thread.spawn(move || {
+        if let Err(error) = runtime.block_on(server) {
             // Without it nobody could give orders: better to end, and hold the agents, than to run on.
-            tracing::error!(error = format!("{error:#}"), "control server ended");
+            tracing::error!(server = name, error = format!("{error:#}"), "control server ended");
             std::process::abort();
         }
     })?;

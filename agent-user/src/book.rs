@@ -64,8 +64,8 @@ pub struct Late {
 /// What is known of one stop beyond its order.
 #[derive(Clone, Debug, Default)]
 pub struct Page {
-    /// Of the last order that was carried out.
-    pub report: Option<Report>,
+    /// Of every order that was carried out, oldest first.
+    pub reports: Vec<Report>,
     pub calls: Vec<Caught>,
     pub released: Option<ReleaseView>,
     /// The stop itself, once it is released.
@@ -148,7 +148,7 @@ impl Book {
 
     /// What carrying out a stop came to.
     pub fn report(&self, stop: &Stop, report: Report) {
-        self.stops().pages.entry(Arc::clone(&stop.id)).or_default().report = Some(report);
+        self.stops().pages.entry(Arc::clone(&stop.id)).or_default().reports.push(report);
     }
 
     /// What is known of a stop; `None` for one that this daemon has not carried out.

@@ -73,6 +73,9 @@ pub struct Config {
     /// what is longer than 256 bytes or has other characters than letters, digits, spaces and ASCII's signs.
     #[serde(default)]
     pub workflow: Vec<Extractor>,
+    /// Lets operators on other machines give orders. Absent: nobody can.
+    #[serde(default)]
+    pub remote: Option<Remote>,
     /// Cgroup in which `interlock exec` makes one for each command, below the cgroup v2 root.
     #[serde(default = "default_exec_cgroup")]
     pub exec_cgroup: String,
@@ -91,6 +94,21 @@ pub struct AgentSelector {
     /// Glob over names of systemd units.
     #[serde(default)]
     pub systemd: Option<String>,
+}
+
+/// The HTTPS endpoint for operators on other machines. The files are PEM, and read again on SIGHUP.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Remote {
+    /// `0.0.0.0` stands for every IPv4 address of this host, `[::]` for every address.
+    pub listen: SocketAddr,
+    /// The daemon's certificate, and behind it those that lead to its CA.
+    pub certificate: PathBuf,
+    /// Its private key; only root should be able to read it.
+    pub key: PathBuf,
+    /// Whoever has a certificate of one of these CAs is an operator: the one named by the common name of its subject or,
+    /// without one, by its first alternative name. Up to 64 printable ASCII characters.
+    pub client_ca: PathBuf,
 }
 
 /// Where records go and what they hold.
@@ -191,6 +209,11 @@ impl Config {
             [&mut config.state_dir, &mut config.runtime_dir, &mut config.pin_dir, &mut config.records.path]
         {
             *file = base.join(&*file);
+        }
+        if let Some(remote) = &mut config.remote {
+            for file in [&mut remote.certificate, &mut remote.key, &mut remote.client_ca] {
+                *file = base.join(&*file);
+            }
         }
         config.rules = config.rules.map(|rules| base.join(rules));
         config.check().with_context(|| path.display().to_string())?;
@@ -299,6 +322,19 @@ mod tests {
         ];
         assert_eq!(config.unwrap().workflow, expect);
         assert_eq!(load("version: 1").unwrap().workflow, []);
+    }
+
+    #[test]
+    fn remote_endpoint_is_off_and_its_files_lie_beside_the_configuration() {
+        assert!(load("version: 1").unwrap().remote.is_none());
+        let text =
+            "version: 1\nremote: {listen: '[::]:9465', certificate: me.pem, key: me.key, client_ca: /ca.pem}";
+        let remote = load(text).unwrap().remote.unwrap();
+        assert!(remote.certificate.is_absolute() && remote.certificate.ends_with("me.pem"));
+        assert_eq!(remote.client_ca, Path::new("/ca.pem"));
+        check_error(&text.replace("client_ca", "ca"), "ca");
+        check_error("version: 1\nremote: {listen: '[::]:9465'}", "certificate");
+        check_error(&text.replace("[::]:9465", "9465"), "socket address");
     }
 
     #[test]

@@ -17,6 +17,7 @@ use tracing::{info, warn};
 use crate::accept::Listeners;
 use crate::agents::Unheld;
 use crate::config::Config;
+use crate::control::remote::Endpoint;
 use crate::kernel::netns::Netns;
 use crate::kernel::{Kernel, cgroup};
 use crate::ledger::Phase;
@@ -41,6 +42,7 @@ pub struct Daemon {
     pub listeners: Arc<Listeners>,
     pub selectors: Selectors,
     pub reloader: Option<Arc<Reloader>>,
+    pub remote: Option<Arc<Endpoint>>,
 }
 
 impl Daemon {
@@ -69,6 +71,9 @@ impl Daemon {
                 _ = terminate.recv() => break,
                 _ = interrupt.recv() => break,
                 _ = hangup.recv() => {
+                    if let Some(remote) = &self.remote {
+                        remote.reload();
+                    }
                     if let Some(reloader) = &self.reloader {
                         reloader.reload();
                     }

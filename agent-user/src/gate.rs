@@ -2,7 +2,7 @@
 //! serialised and each makes a new generation.
 //!
 //! Exactness rests on one order: a connection *writes its call to the ledger, then reads the rules*
-//! ([`Gate::begin`]); a stop *publishes the rules, then reads the ledger* ([`Gate::impose`]). Both touch the same lock,
+//! ([`Gate::begin`]); a stop *publishes the rules, then reads the ledger* ([`Ledger::bring`]). Both touch the same lock,
 //! the connection's or that of the list, so one of them happens first: either the call meets the stop, or the stop
 //! lists the call. `exact/` tries every interleaving of it.
 
@@ -39,22 +39,15 @@ impl Gate {
         Arc::clone(&self.rules())
     }
 
-    /// Puts a set of stops in force, and lists the connections that `stop`, which is new in it, may concern: what is
-    /// not among them meets it. Returns its generation beside; the connections are to be woken.
-    pub fn impose(&self, ledger: &Ledger, stops: Vec<Arc<Stop>>, stop: &Stop) -> (u64, Vec<Arc<Conn>>) {
-        let generation = self.set_stops(stops);
-        (generation, ledger.open_conns(|conn| stop.selector.matches_agent(&conn.identity.agent.name)))
-    }
-
     /// Waits for a stop that ends what a connection is doing.
-    pub async fn stopped(&self, ledger: &Ledger, conn: &Conn) -> (Arc<Stop>, u64) {
+    pub async fn stopped(&self, ledger: &Ledger, conn: &Conn) -> Arc<Stop> {
         loop {
             conn.wake.notified().await;
             let rules = self.rules();
             if let Some(stop) = conn.met_by(&rules) {
-                return (stop, rules.generation);
+                return stop;
             }
-            ledger.acted(conn, rules.generation);
+            ledger.acted(conn);
         }
     }
 

@@ -1,4 +1,5 @@
 //! Every open connection of every agent, and what each has in flight.
+//!
 //! How it and the rules are read and written makes stops exact: see [`crate::gate`].
 
 use std::collections::BTreeMap;
@@ -128,8 +129,10 @@ struct State {
     phase: Phase,
     scene: Scene,
     calls: Vec<Call>,
-    /// Generation of the last stop this connection has acted on.
-    acted: u64,
+    /// The turn of the stop that waits for it to act.
+    awaited: Option<u64>,
+    /// A stop has cut it while it was at rest. It obeys even if the stop is released before it gets to know.
+    cut_by: Option<Arc<Stop>>,
 }
 
 impl Conn {
@@ -171,12 +174,37 @@ impl Conn {
     /// runs into it; and an answer that was decided before the stop may arrive.
     pub fn met_by(&self, rules: &Rules) -> Option<Arc<Stop>> {
         let state = self.state();
+        if state.cut_by.is_some() {
+            return state.cut_by.clone();
+        }
         let agent = &*self.identity.agent.name;
         let ends = |stop: &&Arc<Stop>| {
-            (stop.level > Level::Refuse || !matches!(state.phase, Phase::Idle | Phase::Answering))
-                && state.is_met_by(stop, agent)
+            (stop.level > Level::Refuse || !state.is_at_rest()) && state.is_met_by(stop, agent)
         };
         furthest(rules.stops.iter().filter(ends)).cloned()
+    }
+
+    /// The stop that has cut it while it was at rest.
+    pub fn cut_by(&self) -> Option<Arc<Stop>> {
+        self.state().cut_by.clone()
+    }
+
+    /// What a stop, which is published by now, has to do here.
+    fn meet(&self, stop: &Arc<Stop>, turn: u64) -> Meeting {
+        let mut state = self.state();
+        if !state.is_met_by(stop, &self.identity.agent.name) {
+            return Meeting::Unconcerned;
+        }
+        if !state.is_at_rest() {
+            state.awaited = Some(turn);
+            return Meeting::Acts;
+        }
+        // Whatever it reads next is registered first, and then meets the stop: nothing is to be waited for.
+        if stop.level > Level::Refuse {
+            state.cut_by.get_or_insert_with(|| Arc::clone(stop));
+            return Meeting::Cut;
+        }
+        Meeting::Rests
     }
 
     /// What the connection is doing now, for whoever wants to see it.
@@ -230,7 +258,24 @@ impl Conn {
     }
 }
 
+/// What a stop has to do on a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Meeting {
+    Unconcerned,
+    /// In scope, and at rest: its next message will meet the stop.
+    Rests,
+    /// In scope, at rest, and marked: it ends as soon as it gets to know.
+    Cut,
+    /// Something is in progress that has to end first.
+    Acts,
+}
+
 impl State {
+    /// Nothing is in flight but perhaps an answer that was decided.
+    fn is_at_rest(&self) -> bool {
+        self.calls.is_empty() && matches!(self.phase, Phase::Idle | Phase::Answering)
+    }
+
     fn is_met_by(&self, stop: &Stop, agent: &str) -> bool {
         if self.calls.is_empty() {
             return stop.selector.matches(&self.scene.facts(agent));
@@ -256,7 +301,17 @@ pub struct Ledger {
     /// By number: in the order in which they were opened.
     conns: Mutex<BTreeMap<u64, Arc<Conn>>>,
     next: AtomicU64,
-    acted: Notify,
+    settling: Mutex<Settling>,
+    settled: Notify,
+}
+
+/// How far the stop that was brought last has come. Orders are taken one at a time.
+#[derive(Debug, Default)]
+struct Settling {
+    /// Tells it from the ones before, which may have been given up.
+    turn: u64,
+    /// Connections that have yet to act on it.
+    left: usize,
 }
 
 impl Ledger {
@@ -268,7 +323,7 @@ impl Ledger {
     /// entry is dropped.
     pub fn open(self: &Arc<Self>, identity: Identity, destination: SocketAddr, scene: Scene) -> Entry {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        let state = State { phase: Phase::Idle, scene, calls: Vec::new(), acted: 0 };
+        let state = State { phase: Phase::Idle, scene, calls: Vec::new(), awaited: None, cut_by: None };
         let conn = Arc::new(Conn {
             id,
             identity,
@@ -301,29 +356,87 @@ impl Ledger {
         self.conns().is_empty()
     }
 
-    /// Waits until each of these connections has acted on `generation`, or is gone. Cancel it to give up.
-    pub async fn settled(&self, conns: &[Arc<Conn>], generation: u64) {
-        for conn in conns {
-            loop {
-                // Registered before looking, so that no notification falls between the two.
-                let acted = self.acted.notified();
-                if conn.state().acted >= generation {
-                    break;
+    /// Brings a stop, which is published by now, to every connection it concerns.
+    pub fn bring(&self, stop: &Arc<Stop>) -> Brought {
+        let mut brought = Brought::default();
+        let agents = |conn: &Conn| stop.selector.matches_agent(&conn.identity.agent.name);
+        let turn = {
+            let mut settling = self.settling();
+            // One more than there are, so that it does not end before all are counted.
+            *settling = Settling { turn: settling.turn + 1, left: 1 };
+            settling.turn
+        };
+        for conn in self.open_conns(agents) {
+            match conn.meet(stop, turn) {
+                Meeting::Unconcerned => {}
+                Meeting::Rests => brought.resting.push(conn),
+                Meeting::Cut => brought.cut.push(conn),
+                Meeting::Acts => {
+                    self.settling().left += 1;
+                    conn.wake.notify_one();
+                    brought.acting.push(conn);
                 }
-                acted.await;
+            }
+        }
+        self.acted_on(turn);
+        brought
+    }
+
+    /// Waits until each connection of the stop that was brought last has acted on it, or is gone. Cancel it to give up.
+    pub async fn settled(&self) {
+        loop {
+            // Registered before looking, so that no notification falls between the two.
+            let settled = self.settled.notified();
+            if self.unsettled() == 0 {
+                return;
+            }
+            settled.await;
+        }
+    }
+
+    /// How many connections the stop that was brought last still waits for.
+    pub fn unsettled(&self) -> usize {
+        self.settling().left
+    }
+
+    /// The connection has acted on every stop so far.
+    pub fn acted(&self, conn: &Conn) {
+        let awaited = conn.state().awaited.take();
+        if let Some(turn) = awaited {
+            self.acted_on(turn);
+        }
+    }
+
+    fn acted_on(&self, turn: u64) {
+        let mut settling = self.settling();
+        if settling.turn == turn {
+            settling.left -= 1;
+            if settling.left == 0 {
+                self.settled.notify_waiters();
             }
         }
     }
 
-    /// How many of these connections have not acted on `generation`.
-    pub fn unsettled(&self, conns: &[Arc<Conn>], generation: u64) -> usize {
-        conns.iter().filter(|conn| conn.state().acted < generation).count()
+    fn settling(&self) -> MutexGuard<'_, Settling> {
+        self.settling.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    /// The connection has acted on every stop up to `generation`.
-    pub fn acted(&self, conn: &Conn, generation: u64) {
-        conn.state().acted = generation;
-        self.acted.notify_waiters();
+/// The connections that a stop concerns.
+#[derive(Debug, Default)]
+pub struct Brought {
+    /// Will have its next message refused.
+    pub resting: Vec<Arc<Conn>>,
+    /// Are marked, and end when they are woken.
+    pub cut: Vec<Arc<Conn>>,
+    /// Have been woken to end what they do.
+    pub acting: Vec<Arc<Conn>>,
+}
+
+impl Brought {
+    /// All of them.
+    pub fn conns(&self) -> impl Iterator<Item = &Arc<Conn>> {
+        self.resting.iter().chain(&self.cut).chain(&self.acting)
     }
 }
 
@@ -343,6 +456,6 @@ impl Entry {
 impl Drop for Entry {
     fn drop(&mut self) {
         self.ledger.conns().remove(&self.conn.id);
-        self.ledger.acted(&self.conn, u64::MAX);
+        self.ledger.acted(&self.conn);
     }
 }

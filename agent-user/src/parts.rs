@@ -13,6 +13,7 @@ use crate::book::Book;
 use crate::config::Arguments;
 use crate::decide::{Refusal, Verdict};
 use crate::decode::Limits;
+use crate::forward::own::OwnEndpoint;
 use crate::gate::Gate;
 use crate::identity::Agent;
 use crate::kernel::Kernel;
@@ -39,6 +40,8 @@ pub struct Parts {
     pub workflow: Arc<Extractors>,
     pub arguments: Arguments,
     pub evidence_window: Duration,
+    /// Where no agent may be taken.
+    pub own_endpoint: OwnEndpoint,
     /// Servers that a stop watches instead of cancelling by closing.
     pub watched: GlobSet,
     pub tasks: Tasks,

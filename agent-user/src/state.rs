@@ -220,7 +220,7 @@ mod tests {
             selector: Selector::compile(terms).unwrap(),
             level: Level::Isolate,
             reason: "odd transfers".into(),
-            by: Operator { uid: Some(0), pid: Some(1), user: "root".into(), login: None },
+            by: Operator { uid: Some(0), pid: Some(1), user: "root".into(), ..Operator::default() },
             issued_at: Timestamp::now(),
             escalations: Vec::new(),
             refused: Arc::default(),

@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::{SignedDuration, Timestamp};
@@ -34,6 +35,8 @@ pub struct Task {
     pub netns: Arc<Netns>,
     /// Head of the request that began it: a cancel must repeat its headers.
     pub request: Vec<u8>,
+    /// A stop has caught it. From then on it is not forgotten when it ends: what came of it is not for the agent.
+    pub caught: AtomicBool,
 }
 
 /// The tasks that are not over, as far as is known.
@@ -74,7 +77,9 @@ impl Tasks {
         let key = Key::new(conn, &news.id);
         let mut running = self.running();
         if news.is_over {
-            running.remove(&key);
+            if running.get(&key).is_some_and(|task| !task.caught.load(Ordering::Relaxed)) {
+                running.remove(&key);
+            }
         } else if let Some(call) = call.filter(|_| news.begins) {
             if running.len() >= PER_AGENT {
                 let now = Timestamp::now();
@@ -94,24 +99,21 @@ impl Tasks {
         self.running().get(&Key::new(conn, id)).and_then(|task| task.call.tool.clone())
     }
 
-    /// Takes the tasks that a stop is for.
-    pub fn take(&self, selector: &Selector) -> Vec<Arc<Task>> {
-        let concerns = |task: &Arc<Task>| {
-            selector.matches(&task.call.facts(&task.scene, &task.conn.identity.agent.name))
-        };
-        let mut running = self.running();
-        let keys: Vec<Key> =
-            running.iter().filter(|(_, task)| concerns(task)).map(|(key, _)| key.clone()).collect();
-        keys.iter().filter_map(|key| running.remove(key)).collect()
-    }
-
-    /// The tasks that a selector is for.
+    /// The running tasks that a selector is for, unless a stop has caught them.
     pub fn matching(&self, selector: &Selector) -> Vec<Arc<Task>> {
         let running = self.running();
         let concerns = |task: &&Arc<Task>| {
-            selector.matches(&task.call.facts(&task.scene, &task.conn.identity.agent.name))
+            !task.caught.load(Ordering::Relaxed)
+                && selector.matches(&task.call.facts(&task.scene, &task.conn.identity.agent.name))
         };
         running.values().filter(concerns).cloned().collect()
+    }
+
+    /// As [`Tasks::matching`], for a stop, which catches each of them once.
+    pub fn catch(&self, selector: &Selector) -> Vec<Arc<Task>> {
+        let mut tasks = self.matching(selector);
+        tasks.retain(|task| !task.caught.swap(true, Ordering::Relaxed));
+        tasks
     }
 }
 

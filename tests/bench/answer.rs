@@ -25,6 +25,9 @@ pub(crate) async fn answer(
         ("tools/call", "blob64k") => return blob(stream, out, id, kind, &text[..65536]).await,
         ("tools/call", "blob1m") => return blob(stream, out, id, kind, text).await,
         ("tools/call", "events20") => return events(stream, out, id, kind).await,
+        ("tools/call", "drip") => {
+            return drip(stream, out, id, kind, Duration::from_millis(call.params.arguments.ms)).await;
+        }
         ("tools/call", "echo" | "slow") => {
             if call.params.arguments.ms > 0 {
                 tokio::time::sleep(Duration::from_millis(call.params.arguments.ms)).await;
@@ -68,17 +71,45 @@ async fn blob(
 
 /// Nineteen progress notifications and the result, each an event, a chunk and a write of its own.
 async fn events(stream: &mut TcpStream, out: &mut Vec<u8>, id: &[u8], kind: &str) -> io::Result<()> {
-    push(out, &["HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncache-control: no-cache\r\n"]);
-    push(out, &["transfer-encoding: chunked\r\n\r\n"]);
-    for step in 1..20_u32 {
-        let event = format!(
-            "event: message\ndata: {{\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\"params\":\
-             {{\"progressToken\":1,\"progress\":{step},\"total\":20}}}}\n\n"
-        );
-        push(out, &[&format!("{:x}\r\n", event.len()), &event, "\r\n"]);
+    push(out, &[EVENT_STREAM]);
+    for step in 1..20 {
+        push_progress(out, step, 20);
         stream.write_all(out).await?;
         out.clear();
     }
+    push_last_event(out, id, kind);
+    stream.write_all(out).await
+}
+
+/// The same in five events spread over `time`: an answer that is long on its way.
+async fn drip(
+    stream: &mut TcpStream,
+    out: &mut Vec<u8>,
+    id: &[u8],
+    kind: &str,
+    time: Duration,
+) -> io::Result<()> {
+    push(out, &[EVENT_STREAM]);
+    for step in 1..5 {
+        push_progress(out, step, 5);
+        stream.write_all(out).await?;
+        out.clear();
+        tokio::time::sleep(time / 4).await;
+    }
+    push_last_event(out, id, kind);
+    stream.write_all(out).await
+}
+
+fn push_progress(out: &mut Vec<u8>, step: u32, total: u32) {
+    let event = format!(
+        "event: message\ndata: {{\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\"params\":\
+         {{\"progressToken\":1,\"progress\":{step},\"total\":{total}}}}}\n\n"
+    );
+    push(out, &[&format!("{:x}\r\n", event.len()), &event, "\r\n"]);
+}
+
+/// The result, and the end of the stream.
+fn push_last_event(out: &mut Vec<u8>, id: &[u8], kind: &str) {
     let mut event = b"event: message\ndata: ".to_vec();
     push(&mut event, &[JSON]);
     event.extend_from_slice(id);
@@ -86,7 +117,6 @@ async fn events(stream: &mut TcpStream, out: &mut Vec<u8>, id: &[u8], kind: &str
     push(out, &[&format!("{:x}\r\n", event.len())]);
     out.extend_from_slice(&event);
     push(out, &["\r\n0\r\n\r\n"]);
-    stream.write_all(out).await
 }
 
 pub(crate) fn json(out: &mut Vec<u8>, status: &str, id: &[u8], member: &str) {
@@ -105,13 +135,14 @@ pub(crate) fn push(out: &mut Vec<u8>, parts: &[&str]) {
 }
 
 fn tools_list(modern: bool) -> String {
-    let tools = ["echo", "blob64k", "blob1m", "events20", "slow"].map(|name| {
+    let tools = ["echo", "blob64k", "blob1m", "events20", "slow", "drip"].map(|name| {
         format!(r#"{{"name":"{name}","description":"bench","inputSchema":{{"type":"object"}}}}"#)
     });
     let kind = if modern { r#""resultType":"complete","ttlMs":60000,"cacheScope":"private","# } else { "" };
     format!(r#""result":{{{kind}"tools":[{}]}}"#, tools.join(","))
 }
 
+const EVENT_STREAM: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncache-control: no-cache\r\ntransfer-encoding: chunked\r\n\r\n";
 const JSON: &str = r#"{"jsonrpc":"2.0","id":"#;
 const INITIALIZED: &str = r#""result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"bench-server","version":"1"}}"#;
 

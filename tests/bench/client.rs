@@ -1,6 +1,8 @@
 //! One keep-alive connection of bench-load, a legal MCP client of 2025-11-25 or 2026-07-28.
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -16,6 +18,7 @@ pub(crate) enum Shape {
     Mib1,
     Sse20,
     Slow,
+    Drip,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -26,19 +29,16 @@ pub(crate) enum Revision {
     Modern,
 }
 
-pub(crate) struct Client {
-    server: SocketAddr,
+/// Calls of one kind, whole but for the length and the id.
+pub(crate) struct Form {
     shape: Shape,
     /// Header lines up to the value of Content-Length.
     head: String,
     /// The body after the id.
     tail: String,
-    request: Vec<u8>,
-    stream: Option<TcpStream>,
-    input: Input,
 }
 
-impl Client {
+impl Form {
     pub(crate) fn new(
         server: SocketAddr,
         shape: Shape,
@@ -56,7 +56,6 @@ impl Client {
         };
         let arguments = if ms > 0 { format!(r#"{{"ms":{ms}}}"#) } else { r#"{"text":"ping"}"#.to_owned() };
         Self {
-            server,
             shape,
             head: format!(
                 "POST /mcp HTTP/1.1\r\nHost: {server}\r\nUser-Agent: bench-load/1\r\n\
@@ -66,46 +65,98 @@ impl Client {
             tail: format!(
                 r#","method":"tools/call","params":{{"name":"{tool}","arguments":{arguments},"_meta":{meta}}}}}"#
             ),
-            request: Vec::new(),
-            stream: None,
-            input: Input::default(),
         }
+    }
+
+    fn write(&self, id: u64, request: &mut Vec<u8>) {
+        let id = id.to_string();
+        let length = OPEN.len() + id.len() + self.tail.len();
+        request.clear();
+        for part in [&*self.head, &length.to_string(), "\r\n\r\n", OPEN, &id, &self.tail] {
+            request.extend_from_slice(part.as_bytes());
+        }
+    }
+}
+
+/// A request that leaves in two pieces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Split {
+    /// How much of it is the first piece, in 1/256.
+    pub(crate) at: u8,
+    pub(crate) pause: Duration,
+}
+
+pub(crate) struct Client {
+    server: SocketAddr,
+    request: Vec<u8>,
+    stream: Option<TcpStream>,
+    input: Input,
+}
+
+impl Client {
+    pub(crate) fn new(server: SocketAddr) -> Self {
+        Self { server, request: Vec::new(), stream: None, input: Input::default() }
     }
 
     pub(crate) fn close(&mut self) {
         self.stream = None;
     }
 
-    pub(crate) async fn call(&mut self, id: u64) -> Result<Reply, Failure> {
-        let result = self.exchange(id).await;
+    pub(crate) async fn call(
+        &mut self,
+        form: &Form,
+        id: u64,
+        split: Option<Split>,
+    ) -> Result<Reply, Failure> {
+        let result = self.exchange(form, id, split).await;
         if result.is_err() {
             self.close();
         }
         let reply = result?;
-        if !reply.refused && !self.shape.answers(&reply) {
+        if !reply.refused && !form.shape.answers(&reply) {
             return Err(Failure::Wrong);
         }
         Ok(reply)
     }
 
-    async fn exchange(&mut self, id: u64) -> Result<Reply, Failure> {
+    /// Makes sure of a connection.
+    pub(crate) async fn connect(&mut self) -> Result<&mut TcpStream, Failure> {
+        // Taken out and put back: the borrow checker does not see that the other arm has none.
         let stream = match self.stream.take() {
-            Some(stream) => self.stream.insert(stream),
+            Some(stream) => stream,
             None => {
                 self.input.clear();
                 let stream =
                     TcpStream::connect(self.server).await.map_err(|error| Failure::Connect(error.kind()))?;
                 stream.set_nodelay(true)?;
-                self.stream.insert(stream)
+                stream
             }
         };
-        let id = id.to_string();
-        let length = OPEN.len() + id.len() + self.tail.len();
-        self.request.clear();
-        for part in [&*self.head, &length.to_string(), "\r\n\r\n", OPEN, &id, &self.tail] {
-            self.request.extend_from_slice(part.as_bytes());
+        Ok(self.stream.insert(stream))
+    }
+
+    /// Resolves when a connection on which nothing is awaited has ended, or speaks out of turn.
+    pub(crate) async fn ended(&self) {
+        if let Some(stream) = &self.stream {
+            drop(stream.peek(&mut [0]).await);
         }
-        stream.write_all(&self.request).await?;
+    }
+
+    async fn exchange(&mut self, form: &Form, id: u64, split: Option<Split>) -> Result<Reply, Failure> {
+        form.write(id, &mut self.request);
+        let request = std::mem::take(&mut self.request);
+        let stream = self.connect().await?;
+        match split {
+            None => stream.write_all(&request).await?,
+            Some(Split { at, pause }) => {
+                let (first, second) = request.split_at(1 + (request.len() - 2) * usize::from(at) / 256);
+                stream.write_all(first).await?;
+                tokio::time::sleep(pause).await;
+                stream.write_all(second).await?;
+            }
+        }
+        self.request = request;
+        let Some(stream) = &mut self.stream else { return Err(Failure::Connect(ErrorKind::NotConnected)) };
         let (reply, close) = read_reply(stream, &mut self.input).await?;
         if close {
             self.stream = None;
@@ -122,6 +173,7 @@ impl Shape {
             Self::Mib1 => "blob1m",
             Self::Sse20 => "events20",
             Self::Slow => "slow",
+            Self::Drip => "drip",
         }
     }
 
@@ -131,6 +183,7 @@ impl Shape {
             Self::Kib64 => reply.bytes > 1 << 16,
             Self::Mib1 => reply.bytes > 1 << 20,
             Self::Sse20 => reply.events == 20,
+            Self::Drip => reply.events == 5,
         }
     }
 }

@@ -1,11 +1,13 @@
 //! bench-load: N keep-alive connections in a closed loop of one kind of MCP tools/call, for a time, a count, or until
 //! standard input closes. It checks every answer (status, size, number of events), knows a refusal from an error, and
-//! prints one line of JSON. With `--outcomes` it also writes `id outcome start end` of every call, for the stop probe.
+//! prints one line of JSON. With `--outcomes` it also writes `id outcome start end` of every call, for the stop probe,
+//! whose load is a crowd (`--active`).
 //!
 //! It runs as the agent of a bench: it knows nothing of a proxy.
 
 mod client;
 mod common;
+mod crowd;
 mod reply;
 
 use std::collections::BTreeMap;
@@ -19,7 +21,7 @@ use anyhow::Context;
 use clap::Parser;
 use hdrhistogram::Histogram;
 
-use client::{Client, Revision, Shape};
+use client::{Client, Form, Revision, Shape};
 use reply::{Failure, Reply};
 
 #[derive(Parser, Clone)]
@@ -55,12 +57,24 @@ struct Args {
     fresh: bool,
     #[arg(long, value_enum, default_value = "2025-11-25")]
     revision: Revision,
-    /// How long the `slow` tool takes.
+    /// How long the tools `slow` and `drip` take.
     #[arg(long, default_value_t = 0)]
     ms: u64,
+    /// All connections stay open, so many have a call in flight at a time; the calls are a mix, the shape is not used.
+    #[arg(long, requires_all = ["until_eof", "outcomes"], conflicts_with = "fresh")]
+    active: Option<usize>,
+    /// How long a refused member of the crowd keeps its turn, ms.
+    #[arg(long, default_value_t = 0)]
+    pause: u64,
     /// Where to write what became of every call.
     #[arg(long)]
     outcomes: Option<PathBuf>,
+}
+
+impl Args {
+    fn form(&self) -> Form {
+        Form::new(self.connect, self.shape, self.tool.as_deref(), self.revision, self.ms)
+    }
 }
 
 /// What became of one call.
@@ -73,6 +87,14 @@ enum Outcome {
 }
 
 impl Outcome {
+    const fn of(reply: &Result<Reply, Failure>) -> Self {
+        match reply {
+            Ok(Reply { refused: true, .. }) => Self::Refused,
+            Ok(_) => Self::Answered,
+            Err(_) => Self::Failed,
+        }
+    }
+
     const fn label(self) -> &'static str {
         match self {
             Self::Answered => "answered",
@@ -114,7 +136,11 @@ fn main() -> anyhow::Result<()> {
     common::raise_open_files();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let local = tokio::task::LocalSet::new();
-    if args.idle { local.block_on(&runtime, hold(args)) } else { local.block_on(&runtime, load(args)) }
+    match args.active {
+        Some(active) => local.block_on(&runtime, crowd::run(args, active)),
+        None if args.idle => local.block_on(&runtime, hold(args)),
+        None => local.block_on(&runtime, load(args)),
+    }
 }
 
 async fn load(args: Args) -> anyhow::Result<()> {
@@ -145,7 +171,7 @@ async fn connection(run: Rc<Run>, number: u64) -> anyhow::Result<Tally> {
     let args = &run.args;
     let warm = run.started + Duration::from_secs_f64(args.warmup);
     let mut tally = Tally::new(args)?;
-    let mut client = Client::new(args.connect, args.shape, args.tool.as_deref(), args.revision, args.ms);
+    let (form, mut client) = (args.form(), Client::new(args.connect));
     // Unique in this run, and no id looks like a small number of something else.
     let mut id = (number + 1) << 32;
     while !run.stop.load(Ordering::Relaxed) {
@@ -155,13 +181,9 @@ async fn connection(run: Rc<Run>, number: u64) -> anyhow::Result<Tally> {
         run.calls_left.fetch_sub(1, Ordering::Relaxed);
         id += 1;
         let (begin, start) = (Instant::now(), common::monotonic_ns());
-        let reply = client.call(id).await;
+        let reply = client.call(&form, id, None).await;
         let took = begin.elapsed();
-        let outcome = match &reply {
-            Ok(reply) if reply.refused => Outcome::Refused,
-            Ok(_) => Outcome::Answered,
-            Err(_) => Outcome::Failed,
-        };
+        let outcome = Outcome::of(&reply);
         tally.total += 1;
         if begin >= warm {
             tally.count(&reply, took);
@@ -181,10 +203,13 @@ async fn connection(run: Rc<Run>, number: u64) -> anyhow::Result<Tally> {
 
 /// Opens the connections a few at a time, makes one call on each and keeps them.
 async fn hold(args: Args) -> anyhow::Result<()> {
-    let mut held = Vec::new();
+    let (form, mut held) = (args.form(), Vec::new());
     for number in 0..args.connections {
-        let mut client = Client::new(args.connect, args.shape, args.tool.as_deref(), args.revision, args.ms);
-        client.call(number).await.map_err(|why| anyhow::anyhow!("connection {number}: {why}"))?;
+        let mut client = Client::new(args.connect);
+        client
+            .call(&form, number, None)
+            .await
+            .map_err(|why| anyhow::anyhow!("connection {number}: {why}"))?;
         held.push(client);
     }
     println!("{}", serde_json::json!({"open": held.len()}));

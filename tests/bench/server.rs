@@ -1,8 +1,8 @@
 //! bench-server: an MCP server over HTTP/1.1 that costs next to nothing per call, so that a bench sees the proxy.
 //!
 //! Stateless (no session id), revisions 2025-11-25 and 2026-07-28. Tools: `echo` (small result), `blob64k`, `blob1m`,
-//! `events20` (an SSE answer of 20 events, one chunk and one write each) and `slow` (`arguments.ms`). With `--log` it
-//! keeps (call id, CLOCK_MONOTONIC ns when read) of every tools/call in memory; `GET /log?since=N` returns the entries
+//! `events20` (an SSE answer of 20 events, one chunk and one write each), `slow` (after `arguments.ms`) and `drip` (five
+//! events spread over `arguments.ms`). With `--log` it keeps (call id, CLOCK_MONOTONIC ns when read) of every tools/call in memory; `GET /log?since=N` returns the entries
 //! from N on, one `id ns` a line. It prints `listening ADDR` and runs until its standard input closes.
 
 mod answer;

@@ -165,6 +165,16 @@ impl RawAgent {
         Self { process: world.start_agent(name, &[binary("raw-agent")]), next: 0 }
     }
 
+    /// The agent that runs as this process.
+    pub fn of(process: Process) -> Self {
+        Self { process, next: 0 }
+    }
+
+    /// Its command, for a caller that starts it in its own way.
+    pub fn command() -> Vec<String> {
+        vec![binary("raw-agent")]
+    }
+
     /// Connects; an error carries the errno that the agent saw.
     pub fn open(&mut self, address: SocketAddr) -> io::Result<RawConn> {
         self.next += 1;

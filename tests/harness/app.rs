@@ -25,6 +25,7 @@ pub fn interlock() -> String {
 pub struct Daemon {
     process: Process,
     config: PathBuf,
+    with_servers: bool,
     rules: PathBuf,
     cli: Cli,
     records: Records,
@@ -39,6 +40,15 @@ impl Daemon {
 
     /// Starts a daemon with more lines of configuration.
     pub fn start_with(world: &World, rules: &str, more: &str) -> Self {
+        Self::start_at(world, rules, more, false)
+    }
+
+    /// The same in the servers' network namespace, where agents can reach it over the wire.
+    pub fn start_with_servers(world: &World, rules: &str, more: &str) -> Self {
+        Self::start_at(world, rules, more, true)
+    }
+
+    fn start_at(world: &World, rules: &str, more: &str, with_servers: bool) -> Self {
         mount_bpffs();
         let (config, rules_file) = (world.path("config.yaml"), world.path("rules.yaml"));
         let (run, records) = (world.path("run"), world.path("records.jsonl"));
@@ -59,8 +69,9 @@ impl Daemon {
         fs::write(&rules_file, rules).expect("write the rules");
         fs::write(&config, text).expect("write the configuration");
         let mut daemon = Self {
-            process: run_daemon(world, &config),
+            process: run_daemon(world, &config, with_servers),
             config,
+            with_servers,
             rules: rules_file,
             cli: Cli::new(&run),
             records: Records::new(records),
@@ -111,7 +122,7 @@ impl Daemon {
     /// Starts it again with the same configuration, and waits until it is ready.
     pub fn restart(&mut self, world: &World) {
         assert!(!self.process.is_running(), "stop or crash it first");
-        self.process = run_daemon(world, &self.config);
+        self.process = run_daemon(world, &self.config, self.with_servers);
         self.ready();
     }
 
@@ -130,7 +141,11 @@ impl Daemon {
     }
 }
 
-fn run_daemon(world: &World, config: &Path) -> Process {
+fn run_daemon(world: &World, config: &Path, with_servers: bool) -> Process {
     let config = config.display().to_string();
-    world.start_operator("interlock", &[interlock(), "run".to_owned(), "--config".to_owned(), config])
+    let command = [interlock(), "run".to_owned(), "--config".to_owned(), config];
+    if with_servers {
+        return world.start_operator_with_servers("interlock", &command);
+    }
+    world.start_operator("interlock", &command)
 }

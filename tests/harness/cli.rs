@@ -1,15 +1,18 @@
 //! The `interlock` command line, as an operator or a script uses it: `--json`, and the exit code.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
 
 use crate::app::interlock;
+use crate::certs::Identity;
 
 /// The command line of one daemon.
 pub struct Cli {
-    runtime_dir: PathBuf,
+    flags: Vec<String>,
+    /// Who has logged in, where that matters; `None`: nobody.
+    login: Option<Option<u32>>,
 }
 
 /// What a command answered.
@@ -26,14 +29,33 @@ pub struct Answer {
 impl Cli {
     /// The command line of the daemon with this runtime folder.
     pub fn new(runtime_dir: &Path) -> Self {
-        Self { runtime_dir: runtime_dir.to_owned() }
+        Self { flags: vec!["--runtime-dir".to_owned(), runtime_dir.display().to_string()], login: None }
+    }
+
+    /// The command line of an operator on another machine.
+    pub fn remote(url: &str, ca: &Path, who: &Identity) -> Self {
+        let files = [ca, &who.certificate, &who.key].map(|file| file.display().to_string());
+        let values = std::iter::once(url.to_owned()).chain(files);
+        let flags = ["--remote", "--ca", "--cert", "--key"].into_iter().map(str::to_owned).zip(values);
+        Self { flags: flags.flat_map(|(flag, value)| [flag, value]).collect(), login: None }
+    }
+
+    /// The same, as somebody who has logged in as that user; `None`: as nobody who has.
+    pub fn logged_in(&self, uid: Option<u32>) -> Self {
+        Self { flags: self.flags.clone(), login: Some(uid) }
     }
 
     /// The command with its flags, for a caller that starts it somewhere else (in an agent's cgroup, say).
     pub fn command(&self, args: &[&str]) -> Vec<String> {
-        let flags = ["--runtime-dir".to_owned(), self.runtime_dir.display().to_string(), "--json".to_owned()];
+        let login = self.login.map(|uid| {
+            // The kernel keeps it through exec; -1 is nobody.
+            let set = r#"echo "$0" > /proc/self/loginuid && exec "$@""#;
+            ["sh", "-c", set, &uid.unwrap_or(u32::MAX).to_string()].map(str::to_owned)
+        });
+        let json = "--json".to_owned();
         let args = args.iter().map(|&arg| arg.to_owned());
-        [interlock()].into_iter().chain(flags).chain(args).collect()
+        let flags = self.flags.iter().cloned();
+        login.into_iter().flatten().chain([interlock()]).chain(flags).chain([json]).chain(args).collect()
     }
 
     /// Runs a command.
@@ -53,6 +75,14 @@ impl Cli {
             json: serde_json::from_slice(&output.stdout).unwrap_or_default(),
             stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
         })
+    }
+
+    /// Runs a command as a person would, without `--json`; answers what it says.
+    pub fn words(&self, args: &[&str]) -> String {
+        let mut command = self.command(args);
+        command.retain(|arg| arg != "--json");
+        let output = Command::new(&command[0]).args(&command[1..]).output();
+        String::from_utf8_lossy(&output.expect("run interlock").stdout).into_owned()
     }
 
     /// Stops what `selectors` name; answers the stop's id and the whole answer.

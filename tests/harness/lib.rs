@@ -5,6 +5,7 @@
 
 pub mod agent;
 pub mod app;
+pub mod certs;
 pub mod cgroup;
 pub mod cli;
 pub mod http;

@@ -54,17 +54,26 @@ impl Sdk {
         }
     }
 
+    /// The command of the server whose one tool, `research`, runs as a task (TypeScript SDK 1.x).
+    pub fn task_server() -> Vec<String> {
+        node("server_ts1_tasks")
+    }
+
     fn program(self, role: &str) -> Vec<String> {
         let name = self.name();
         if matches!(self, Self::Py1 | Self::Py2) {
             return python(name, role);
         }
-        // Linked to beside node_modules; Node has to look for packages there, not where the link leads.
-        let program = ready(target().join("sdk/node").join(format!("{role}_{name}.mjs")));
-        let node = ready(target().join("sdk/node/node"));
-        let flags = ["--preserve-symlinks", "--preserve-symlinks-main"].map(str::to_owned);
-        [node].into_iter().chain(flags).chain([program]).collect()
+        node(&format!("{role}_{name}"))
     }
+}
+
+fn node(program: &str) -> Vec<String> {
+    // Linked to beside node_modules; Node has to look for packages there, not where the link leads.
+    let program = ready(target().join("sdk/node").join(format!("{program}.mjs")));
+    let node = ready(target().join("sdk/node/node"));
+    let flags = ["--preserve-symlinks", "--preserve-symlinks-main"].map(str::to_owned);
+    [node].into_iter().chain(flags).chain([program]).collect()
 }
 
 /// What an agent may be built on: an SDK itself, or a library that has one below.

@@ -44,10 +44,27 @@ impl Server {
             .find(|path| !path.exists())
             .expect("there is always a next number");
         fs::write(&log, "").expect("make the log");
-        let mut command = sdk.server();
+        Self::launch(world, sdk.name(), sdk.server(), host, log, more)
+    }
+
+    /// Starts the server whose one tool, `research`, runs as a task.
+    pub fn start_tasks(world: &World) -> Self {
+        let log = world.path("tasks.calls");
+        fs::write(&log, "").expect("make the log");
+        Self::launch(world, "tasks", Sdk::task_server(), SERVER_V4, log, &[])
+    }
+
+    fn launch(
+        world: &World,
+        name: &str,
+        mut command: Vec<String>,
+        host: IpAddr,
+        log: PathBuf,
+        more: &[&str],
+    ) -> Self {
         let fixed = ["--host", &host.to_string(), "--log", &log.display().to_string()].map(str::to_owned);
         command.extend(fixed.into_iter().chain(more.iter().map(|&arg| arg.to_owned())));
-        let process = world.start_server(&format!("server-{}", sdk.name()), &command);
+        let process = world.start_server(&format!("server-{name}"), &command);
         let port = process.line()["listening"].as_u64().and_then(|port| u16::try_from(port).ok());
         Self { process, address: SocketAddr::new(host, port.expect("a port")), log }
     }

@@ -120,6 +120,29 @@ impl World {
         Process::start(name, &Place { cgroup: &cgroup, netns: Some(&self.agents) }, command, self.dir.path())
     }
 
+    /// Makes the addresses of a network the servers' own, by routes alone: no interface has them.
+    pub fn route_to_servers(&self, network: &str) {
+        ip(&["-n", &self.servers, "route", "add", "local", network, "dev", "lo"]);
+        ip(&["-n", &self.agents, "route", "add", network, "via", &SERVER_V4.to_string()]);
+    }
+
+    /// Starts a program of the operator's in the servers' network namespace.
+    pub fn start_operator_with_servers(&self, name: &str, command: &[String]) -> Process {
+        let cgroup = self.cgroup.join("daemon");
+        Process::start(name, &Place { cgroup: &cgroup, netns: Some(&self.servers) }, command, self.dir.path())
+    }
+
+    /// Starts a program as an agent, but in the servers' network namespace.
+    pub fn start_agent_with_servers(&self, agent: &str, command: &[String]) -> Process {
+        let cgroup = self.agent_cgroup(agent);
+        Process::start(
+            agent,
+            &Place { cgroup: &cgroup, netns: Some(&self.servers) },
+            command,
+            self.dir.path(),
+        )
+    }
+
     /// Starts a program of the operator's: in the host's network namespace and the daemon's cgroup.
     pub fn start_operator(&self, name: &str, command: &[String]) -> Process {
         let cgroup = self.cgroup.join("daemon");

@@ -92,6 +92,40 @@ fn release_while_the_stop_still_waits_loses_nothing() {
     assert!(mcp::refusal(mcp::of_id(&refused, 1)).is_some(), "the late answer is not for it: {refused:?}");
 }
 
+/// What becomes of a call of 2026-07-28, in which closing is the cancel, at a server that pays no heed to it.
+fn fate_of_modern_call(more: &str) -> (Value, Value) {
+    let world = World::new();
+    let daemon = Daemon::start_with(&world, NO_RULES, more);
+    let (server, finish) = waits(&world);
+    let mut agent = RawAgent::start(&world, "coder");
+    let conn = agent.open(server.address()).expect("a connection");
+    agent.send(&conn, &mcp::modern_call(1, "slow", "slow", json!({}))).expect("send");
+    server.wait("the call", |request| request.json()["method"] == "tools/call");
+    let answer = daemon.cli().run(&["stop", "agent=coder", "--reason", "a test says so", "--wait", "0s"]);
+    assert_eq!((answer.code, &answer.json["calls"][0]["fate"]), (3, &json!("sent")), "{answer:?}");
+    finish.store(true, Ordering::Relaxed);
+    let id = answer.json["stop"]["id"].as_str().expect("an id");
+    let followed = daemon.cli().run(&["stops", "show", id, "--follow"]);
+    assert_eq!(followed.code, 0, "the last receipt shown knows all: {followed:?}");
+    let effect = daemon.records().wait("stop_effect", "known", |record| record["open"] == false);
+    let cancel = daemon.records().of("cancel").first().cloned().unwrap_or_default();
+    (effect, cancel)
+}
+
+#[test]
+#[cfg_attr(not(feature = "root-tests"), ignore = "needs root and BPF")]
+fn closing_is_the_cancel_unless_the_server_is_watched() {
+    let (closed, cancel) = fate_of_modern_call("");
+    assert_eq!((&cancel["via"], &cancel["cause"]), (&json!("close"), &json!("operator_stop")), "{cancel}");
+    // It was told by a FIN, which it did not look at, and it answered all the same.
+    assert_eq!(closed["fate"], "finished_after_stop", "{closed}");
+    assert!(closed["late"]["bytes"].as_u64() > Some(0), "{closed}");
+
+    let (watched, cancel) = fate_of_modern_call("watch: ['10.77.0.*']\n");
+    assert_eq!(cancel, Value::Null, "nothing was cancelled");
+    assert_eq!(watched["fate"], "finished_after_stop", "{watched}");
+}
+
 #[test]
 #[cfg_attr(not(feature = "root-tests"), ignore = "needs root and BPF")]
 fn answer_finds_its_call_however_its_id_is_escaped() {

@@ -3,17 +3,23 @@
 //! ignored without the feature `root-tests`. The numbers W1…, S1…, K8 are real-world cases, told where they are tested.
 
 mod agents;
+mod causes;
 mod fates;
 mod honest;
 mod hostile;
+mod levels;
 mod pairs;
+mod remote;
 mod restart;
 mod rule_stops;
 mod rules;
+mod scopes;
 mod sdk_stops;
 mod sdk_table;
 mod stop;
+mod tasks;
 mod tunnels;
+mod two_persons;
 mod wire;
 mod workflow;
 
@@ -30,3 +36,6 @@ rules:
 
 /// No rule at all.
 const NO_RULES: &str = "version: 1\nrules: []\n";
+
+/// The reason of the stops that tests order.
+const REASON: &str = "a test says so";

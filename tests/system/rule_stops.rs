@@ -104,7 +104,7 @@ fn denials_make_an_ordinary_stop_and_after_its_release_are_counted_anew() {
     assert_eq!(rules(denials[2]), ["no-transfers", "runaway"], "the one that did it");
 
     let refusal = coder.call("echo").expect("stopped");
-    assert!(refusal.contains(REASON) && refusal.contains("rule:runaway"), "{refusal}");
+    assert!(refusal.contains(REASON) && refusal.contains("a rule stopped this agent"), "{refusal}");
     assert_eq!(sibling.call("echo"), None, "the sibling goes on");
     let stops = in_force(&daemon);
     assert_eq!((stops.len(), &stops[0]["stop"]["by"]["user"]), (1, &json!("rule:runaway")), "{stops:?}");

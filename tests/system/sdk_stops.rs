@@ -9,11 +9,8 @@ use agent_tests::wait::within;
 use agent_tests::{Client, Daemon, Era, Sdk, Server, World};
 use serde_json::{Value, json};
 
-use crate::NO_RULES;
 use crate::sdk_table::{NEW_CLIENT, Rows, Table};
-
-/// What `Cli::stop` gives as the reason.
-const REASON: &str = "a test says so";
+use crate::{NO_RULES, REASON};
 
 /// A client that takes longer over a step waits for something that does not come.
 const AT_ONCE: Duration = Duration::from_secs(5);
@@ -97,7 +94,7 @@ fn application_sees_what_the_table_says(client: Client, era: Era, server: Sdk, r
         let (stop, answer) = daemon.cli().stop(&[&format!("agent={name}")], level);
         rows.push(level, "call in flight", &line(&mut agent));
         rows.push(level, "next call", &resume(&mut agent));
-        let since = answer.json["stop"]["in_force_at"].as_str().expect("it is in force").to_owned();
+        let since = answer.json["in_force_at"].as_str().expect("it is in force").to_owned();
         Stopped { name, level, agent, stop, since }
     });
     let restarted = stopped.each_ref().map(|stopped| start(stopped.name, &json!([echo("new client")])));

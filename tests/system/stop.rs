@@ -13,10 +13,7 @@ use agent_tests::wait::monotonic_ns;
 use agent_tests::{Daemon, Era, RawAgent, Sdk, Server, World, mcp, wait_for};
 use serde_json::{Value, json};
 
-use crate::NO_RULES;
-
-/// What `Cli::stop` gives as the reason; the agent must be told.
-const REASON: &str = "a test says so";
+use crate::{NO_RULES, REASON};
 
 // === S1: microsoft/agent-governance-toolkit#754, #3739 ===
 

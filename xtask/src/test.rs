@@ -32,7 +32,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         let tests =
             ["test", "--package", "agent-tests", "--features", "root-tests", "--", "--test-threads=2"];
         shell::run(&mut shell::cargo(&tests))?;
-        // 200 stops and releases under load, the answers held against the server's log call by call.
+        // 200 stops and releases of both levels under load, the answers held against the server's log call by call.
         return bench::check_promises();
     }
     let why =

@@ -1,5 +1,6 @@
 //! The command line: one binary, the daemon and its tools. Human words by default, `--json` everywhere.
 
+mod remote;
 mod render;
 mod stops;
 
@@ -32,6 +33,8 @@ pub struct Args {
     /// Where the daemon's control socket is.
     #[arg(long, global = true, env = "INTERLOCK_RUNTIME_DIR", default_value = RUNTIME_DIR)]
     runtime_dir: PathBuf,
+    #[command(flatten)]
+    remote: remote::RemoteArgs,
     /// Print JSON.
     #[arg(long, global = true)]
     json: bool,
@@ -145,7 +148,7 @@ impl std::fmt::Display for BadConfig {
 
 impl Args {
     fn run(&self) -> Result<ExitCode> {
-        let client = Client::new(&self.runtime_dir);
+        let client = self.client()?;
         match &self.command {
             Command::Run { config } => {
                 let config = Config::load(config).context(BadConfig)?;

@@ -19,6 +19,10 @@ pub(super) fn receipt_text(receipt: &Value) -> String {
         operator_text(&stop["by"]),
         text(&stop["reason"]),
     );
+    for report in items(&receipt["earlier"]) {
+        shown +=
+            &format!("  {} in force since {}\n", text(&report["to_level"]), text(&report["in_force_at"]));
+    }
     for escalation in items(&stop["escalations"]) {
         shown += &format!(
             "  raised from {} to {} at {} by {}: {}\n",
@@ -28,6 +32,9 @@ pub(super) fn receipt_text(receipt: &Value) -> String {
             operator_text(&escalation["by"]),
             text(&escalation["reason"]),
         );
+    }
+    if let asked @ Value::Object(_) = &receipt["release_asked"] {
+        shown += &format!("  {}\n", asked_text(asked));
     }
     if let release @ Value::Object(_) = &receipt["released"] {
         shown += &format!(
@@ -63,6 +70,15 @@ pub(super) fn receipt_text(receipt: &Value) -> String {
         shown += &format!("\n{}", calls_table(calls));
     }
     shown
+}
+
+fn asked_text(asked: &Value) -> String {
+    format!(
+        "release asked for at {} by {}: {}; it HOLDS until a second person asks too",
+        text(&asked["at"]),
+        operator_text(&asked["by"]),
+        text(&asked["reason"])
+    )
 }
 
 fn effect_text(effect: &Value) -> String {
@@ -111,7 +127,7 @@ pub(super) fn drill_text(drill: &Value) -> String {
     for agent in items(&drill["agents"]) {
         let numbers = |list: &Value| items(list).iter().map(text).collect::<Vec<_>>().join(" ");
         shown += &format!(
-            "  {}: processes {} in {}; sessions {}; {} idle, {}, {}\n",
+            "  {}: processes {} in {}; sessions {}; {} idle, {}, {}, {}\n",
             text(&agent["agent"]),
             numbers(&agent["processes"]),
             numbers(&agent["cgroups"]),
@@ -119,6 +135,7 @@ pub(super) fn drill_text(drill: &Value) -> String {
             count(&agent["idle_connections"], "connection", "connections"),
             count(&items(&agent["streams"]).len().into(), "stream", "streams"),
             count(&items(&agent["calls"]).len().into(), "call", "calls"),
+            count(&items(&agent["tasks"]).len().into(), "task", "tasks"),
         );
         for call in items(&agent["calls"]) {
             shown += &format!(
@@ -146,7 +163,15 @@ pub(super) fn scope_text(scope: &Value) -> String {
     terms.map(|(name, value)| format!("{name}={}", text(value))).collect::<Vec<_>>().join(" ")
 }
 
-fn operator_text(operator: &Value) -> String {
+pub(super) fn operator_text(operator: &Value) -> String {
+    if let certificate @ Value::Object(_) = &operator["certificate"] {
+        let sha256: String = text(&certificate["sha256"]).chars().take("sha256:".len() + 16).collect();
+        let (user, from) = (text(&operator["user"]), text(&certificate["from"]));
+        return format!(
+            "{user} (certificate {sha256}…, serial {}, from {from})",
+            text(&certificate["serial"])
+        );
+    }
     match &operator["login"] {
         Value::Null => text(&operator["user"]),
         login if *login == operator["user"] => text(login),
@@ -216,7 +241,10 @@ pub(super) fn stops_table(value: &Value) -> String {
             format!("{} proxy, {} kernel", entry["refused"]["proxy"], entry["refused"]["kernel"]),
         ]);
     }
-    table.to_string()
+    let asked = stops.iter().filter(|entry| entry["release_asked"].is_object());
+    let asked = asked
+        .map(|entry| format!("\n{}: {}", text(&entry["stop"]["id"]), asked_text(&entry["release_asked"])));
+    format!("{table}{}", asked.collect::<String>())
 }
 
 pub(super) fn agents_table(value: &Value) -> String {

@@ -12,7 +12,7 @@ use crate::control::client::Client;
 use crate::control::{EscalateOrder, ReleaseOrder, StopOrder};
 use crate::decide::stop::{Level, Terms};
 
-use super::render::{drill_text, receipt_text, scope_text, stops_table, text};
+use super::render::{drill_text, operator_text, receipt_text, scope_text, stops_table, text};
 use super::{Args, BadConfig};
 
 /// A stop is in force, and the fate of some call is open; or a release needs a second person.
@@ -104,7 +104,7 @@ pub(super) fn release(args: &Args, client: &Client, id: &str, reason: &str) -> R
         } else {
             format!(
                 "{what} HOLDS: {} has asked for its release; a second person must order the same",
-                text(&answer["asked_by"]["user"])
+                operator_text(&answer["asked_by"])
             )
         }
     });

@@ -2,6 +2,7 @@
 //! `stop`, which ends what a stop runs into.
 
 mod exchange;
+pub mod intrusion;
 mod stop;
 
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use crate::decode::{Sniff, sniff};
 use crate::forward::End;
 use crate::forward::answer::Begun;
 use crate::forward::dial::dial;
+use crate::forward::own::Source;
 use crate::forward::side::{Reader, Side};
 use crate::forward::tunnel::tunnel;
 use crate::identity::Identity;
@@ -44,8 +46,8 @@ pub async fn run(stream: TcpStream, origin: Origin, netns: Arc<Netns>, parts: Ar
     let end = loop {
         tokio::select! {
             biased;
-            (stop, generation) = parts.gate.stopped(&parts.ledger, &conn) => {
-                if let Some(end) = connection.stop(&stop, generation).await {
+            stop = parts.gate.stopped(&parts.ledger, &conn) => {
+                if let Some(end) = connection.stop(&stop).await {
                     break end;
                 }
             }
@@ -64,6 +66,8 @@ struct Connection {
     agent: Side,
     /// Dialed at the start, or before the first message that may go there.
     server: Option<Side>,
+    /// Tells that the server's connection is an agent's, should it lead to ourselves.
+    source: Option<Source>,
     /// What is known of the connection whatever it says.
     scene: Scene,
     target: Target,
@@ -95,6 +99,7 @@ impl Connection {
             netns,
             agent: Side::new(stream),
             server: None,
+            source: None,
             scene,
             target: Target::default(),
             begun: Begun::Nothing,
@@ -132,12 +137,16 @@ impl Connection {
     fn stop_in_force(&self) -> Option<Refusal> {
         let rules = self.parts.gate.rules();
         let facts = self.scene.facts(&self.conn.identity.agent.name);
-        rules.stop_for(&facts).map(|stop| Refusal::Stop(Arc::clone(stop)))
+        self.conn.cut_by().or_else(|| rules.stop_for(&facts).cloned()).map(Refusal::Stop)
     }
 
     async fn dial(&mut self) -> Result<(), End> {
         if self.server.is_none() {
+            intrusion::refuse(&self.parts, &self.netns, &self.conn).await?;
             let stream = dial(&self.netns, self.conn.destination).await.map_err(End::Unreachable)?;
+            // The one before may have had the same address.
+            self.source = None;
+            self.source = self.parts.own_endpoint.remember(&self.netns, &stream, &self.conn);
             self.server = Some(Side::new(stream));
         }
         Ok(())
@@ -226,13 +235,15 @@ impl Drop for Connection {
                 Class::Refused
             }
         };
+        // The side that went first is the cause, whatever the other one then did.
+        let left = self.conn.has_agent_left().then_some("agent_closed");
         for call in self.conn.end() {
             self.parts.log.record(&Entry::Result(entry::CallResult {
                 conn: self.conn.id,
                 agent: &agent.name,
                 call: &call,
                 outcome: "none",
-                cause: call.cause(Some(end.label())),
+                cause: call.cause(left.or(Some(end.label()))),
                 status: None,
                 bytes: 0,
                 took_us: 0,

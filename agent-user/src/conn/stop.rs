@@ -23,11 +23,14 @@ const ANSWER_WITHIN: Duration = Duration::from_millis(100);
 impl Connection {
     /// A stop ends what is in flight: fates are filed, pending ids answered in their protocol, streams ended. Returns
     /// `None` where the agent's side is in order and may go on, to have its next message refused.
-    pub(super) async fn stop(&mut self, stop: &Arc<Stop>, generation: u64) -> Option<End> {
+    pub(super) async fn stop(&mut self, stop: &Arc<Stop>) -> Option<End> {
         let (phase, calls) = self.conn.stop();
         let fate = phase.fate();
         let follows = fate == Fate::Sent && self.server.is_some();
-        self.parts.book.file(stop, &self.conn, &calls, fate, follows);
+        // What a connection has begun after it was cut at rest ran into the stop by itself, and is not caught by it.
+        if self.conn.cut_by().is_none() {
+            self.parts.book.file(stop, &self.conn, &calls, fate, follows);
+        }
         let refusal = Refusal::Stop(Arc::clone(stop));
         let goes_on = stop.level == Level::Refuse
             && match self.begun {
@@ -77,7 +80,7 @@ impl Connection {
                 server.reset_on_close();
             }
         }
-        self.parts.ledger.acted(&self.conn, generation);
+        self.parts.ledger.acted(&self.conn);
         match unsent.filter(|_| answered) {
             Some(unsent) => {
                 self.agent.reader.buffer.advance(unsent);

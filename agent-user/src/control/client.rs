@@ -1,4 +1,4 @@
-//! The other end of the control socket, for the command line.
+//! The other end of the control socket, or of the endpoint for remote operators, for the command line.
 
 use std::path::{Path, PathBuf};
 
@@ -9,19 +9,37 @@ use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
 
 use super::SOCKET;
+use super::reach::Remote;
 
-/// Talks to the daemon behind a runtime directory.
+/// Talks to a daemon.
 #[derive(Debug)]
 pub struct Client {
-    socket: PathBuf,
+    daemon: Daemon,
 }
 
+#[derive(Debug)]
+enum Daemon {
+    /// That of this host, by its socket.
+    Local(PathBuf),
+    Remote(Box<Remote>),
+}
+
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
 impl Client {
+    /// The daemon behind a runtime directory.
     pub fn new(runtime_dir: &Path) -> Client {
-        Client { socket: runtime_dir.join(SOCKET) }
+        Client { daemon: Daemon::Local(runtime_dir.join(SOCKET)) }
+    }
+
+    /// A daemon on another machine.
+    pub fn remote(remote: Remote) -> Client {
+        Client { daemon: Daemon::Remote(Box::new(remote)) }
     }
 
     pub fn get(&self, path: &str) -> Result<Value> {
@@ -33,14 +51,9 @@ impl Client {
     }
 
     fn send(&self, method: Method, path: &str, body: Vec<u8>) -> Result<Value> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
-            let stream = UnixStream::connect(&self.socket).await.with_context(|| {
-                format!(
-                    "{}: no daemon answers (is `interlock run` up? set --runtime-dir if it runs elsewhere)",
-                    self.socket.display()
-                )
-            })?;
+            let stream = self.connect().await?;
             let (mut sender, connection) =
                 hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
             tokio::spawn(connection);
@@ -50,7 +63,7 @@ impl Client {
                 .header("host", "interlock")
                 .header("content-type", "application/json")
                 .body(Full::new(Bytes::from(body)))?;
-            let response = sender.send_request(request).await.context("the daemon closed the connection")?;
+            let response = sender.send_request(request).await.map_err(|error| self.explain(error.into()))?;
             let status = response.status();
             let bytes = response.into_body().collect().await?.to_bytes();
             if status.is_success() {
@@ -61,5 +74,29 @@ impl Client {
                 Err(_) => bail!("status {status}: {}", String::from_utf8_lossy(&bytes)),
             }
         })
+    }
+
+    async fn connect(&self) -> Result<Box<dyn Stream>> {
+        match &self.daemon {
+            Daemon::Local(socket) => {
+                let stream = UnixStream::connect(socket).await.with_context(|| {
+                    format!(
+                        "{}: no daemon answers (is `interlock run` up? set --runtime-dir if it runs elsewhere)",
+                        socket.display()
+                    )
+                })?;
+                Ok(Box::new(stream))
+            }
+            Daemon::Remote(remote) => Ok(Box::new(remote.connect().await?)),
+        }
+    }
+
+    /// What the end of a connection without an answer means.
+    fn explain(&self, error: anyhow::Error) -> anyhow::Error {
+        match &self.daemon {
+            Daemon::Local(_) => error.context("the daemon closed the connection"),
+            // In TLS 1.3 a refused certificate shows only now.
+            Daemon::Remote(remote) => remote.explain(error),
+        }
     }
 }

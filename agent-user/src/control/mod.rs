@@ -2,10 +2,16 @@
 //! orders are taken however busy the data path is.
 //!
 //! Who gives an order is what the kernel says of the socket's peer, and a peer inside an agent's cgroup is refused
-//! whatever its uid. A peer whose cgroup cannot be told is refused too.
+//! whatever its uid. A peer whose cgroup cannot be told is refused too. Operators on other machines come through
+//! [`remote`], where it is allowed.
 
+mod certificate;
 pub mod client;
+mod crowd;
 mod health;
+pub mod reach;
+pub mod remote;
+mod tls;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -51,6 +57,8 @@ pub struct Control {
     pub pin_dir: PathBuf,
     /// As bound: the configured port may be 0.
     pub metrics_addr: SocketAddr,
+    /// Where remote operators are served, as bound.
+    pub remote_addr: Option<SocketAddr>,
     pub started: Instant,
 }
 
@@ -90,15 +98,16 @@ pub struct ExecOrder {
     pub agent: String,
 }
 
-/// Who is behind a connection, and in which cgroup, as of the moment it was accepted: later its process may be gone and
+/// Who is behind a connection, and for a local process in which cgroup, as of the moment it was accepted: later its process may be gone and
 /// its number another's.
 #[derive(Clone)]
-struct Peer(Result<(Operator, String), String>);
+struct Peer(Result<(Operator, Option<String>), String>);
 
 impl Connected<IncomingStream<'_, UnixListener>> for Peer {
     fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Peer {
         let credentials = stream.io().peer_cred().context("peer credentials");
-        Peer(credentials.and_then(|credentials| identify(&credentials)).map_err(|error| format!("{error:#}")))
+        let peer = credentials.and_then(|credentials| identify(&credentials));
+        Peer(peer.map(|(operator, cgroup)| (operator, Some(cgroup))).map_err(|error| format!("{error:#}")))
     }
 }
 
@@ -127,18 +136,12 @@ pub fn bind(runtime_dir: &Path) -> Result<std::os::unix::net::UnixListener> {
 
 /// Serves orders and health until the process ends.
 pub async fn serve(
-    control: Control,
+    control: Arc<Control>,
     socket: std::os::unix::net::UnixListener,
     metrics: std::net::TcpListener,
 ) -> Result<()> {
-    let control = Arc::new(control);
-    let orders = Router::new()
-        .route("/v1/status", get(status))
-        .route("/v1/agents", get(agents))
-        .route("/v1/stops", get(stops).post(stop))
-        .route("/v1/stops/{id}", get(receipt))
-        .route("/v1/stops/{id}/escalate", post(escalate))
-        .route("/v1/stops/{id}/release", post(release))
+    let local = orders()
+        // In the caller's network namespace, so only here.
         .route("/v1/exec", post(exec))
         .layer(middleware::from_fn_with_state(Arc::clone(&control), admit))
         .with_state(Arc::clone(&control))
@@ -146,8 +149,19 @@ pub async fn serve(
     let socket = UnixListener::from_std(socket)?;
     let metrics = tokio::net::TcpListener::from_std(metrics)?;
     let health = health::router(control);
-    tokio::try_join!(axum::serve(socket, orders), axum::serve(metrics, health))?;
+    tokio::try_join!(axum::serve(socket, local), axum::serve(metrics, health))?;
     Ok(())
+}
+
+/// What every operator may ask for, wherever it is.
+fn orders() -> Router<App> {
+    Router::new()
+        .route("/v1/status", get(status))
+        .route("/v1/agents", get(agents))
+        .route("/v1/stops", get(stops).post(stop))
+        .route("/v1/stops/{id}", get(receipt))
+        .route("/v1/stops/{id}/escalate", post(escalate))
+        .route("/v1/stops/{id}/release", post(release))
 }
 
 /// Lets nobody in from an agent's cgroup.
@@ -160,13 +174,19 @@ async fn admit(
     let order = format!("{} {}", request.method(), request.uri().path());
     match peer.0 {
         Ok((operator, cgroup)) => {
-            let Some(agent) = control.parts.agents.of_cgroup(&cgroup) else {
+            let agent = cgroup.as_deref().and_then(|cgroup| control.parts.agents.of_cgroup(cgroup));
+            let (Some(agent), Some(cgroup)) = (agent, cgroup) else {
                 request.extensions_mut().insert(operator);
                 return next.run(request).await;
             };
             warn!(agent = &*agent.name, order, "order from an agent's cgroup refused");
             control.parts.metrics.control_refused();
-            let entry = Entry::Intrusion(Intrusion { order: &order, by: &operator, cgroup: &cgroup });
+            let entry = Entry::Intrusion(Intrusion {
+                agent: &agent.name,
+                order: &order,
+                by: &operator,
+                cgroup: &cgroup,
+            });
             control.parts.log.record_durably(&entry).await;
             problem(
                 StatusCode::FORBIDDEN,
@@ -185,7 +205,7 @@ fn identify(credentials: &UCred) -> Result<(Operator, String)> {
     let user = nix::unistd::User::from_uid(uid.into()).ok().flatten();
     let user = user.map_or_else(|| uid.to_string(), |user| user.name);
     let login = process::login(u32::try_from(pid)?).context("read who has logged in")?;
-    Ok((Operator { uid: Some(uid), pid: Some(pid), user, login }, cgroup))
+    Ok((Operator { uid: Some(uid), pid: Some(pid), user, login, certificate: None }, cgroup))
 }
 
 fn problem(status: StatusCode, error: String) -> Response {
@@ -348,6 +368,7 @@ async fn status(Shared(control): Shared<App>) -> Json<Value> {
         "connections": parts.ledger.len(),
         "stops": rules.stops.len(),
         "metrics_addr": control.metrics_addr,
+        "remote_addr": control.remote_addr,
         "pin_dir": control.pin_dir,
         "records": {"path": control.records, "dropped": parts.metrics.records_dropped.get()},
     }))

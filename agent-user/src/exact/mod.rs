@@ -47,10 +47,10 @@ enum Order {
 /// A way to do it wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mistake {
-    /// A connection reads the rules, waits for something, and lists its call then.
+    /// A connection reads the rules before its call is listed.
     RulesBeforeCall,
-    /// A stop lists the connections before it is published.
-    ListBeforeStop,
+    /// A stop is brought to the connections before it is published.
+    BroughtBeforePublished,
     /// A stop is answered before the connections have acted on it.
     AnswerBeforeAct,
     /// A call is marked as sent before its bytes have left.
@@ -207,8 +207,8 @@ fn reading_the_rules_before_the_call_is_listed_is_noticed() {
 }
 
 #[test]
-fn listing_before_the_stop_is_published_is_noticed() {
-    is_noticed(Mistake::ListBeforeStop);
+fn bringing_a_stop_before_it_is_published_is_noticed() {
+    is_noticed(Mistake::BroughtBeforePublished);
 }
 
 #[test]

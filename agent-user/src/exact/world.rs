@@ -43,11 +43,12 @@ impl World {
     /// The operator: as `Orders` do it, one order after the other.
     pub(super) fn operate(&self) {
         let mut stops = Vec::new();
+        let mut cut = Vec::new();
         for order in &self.plan.orders {
             match order {
                 Order::Stop(stop) => {
                     stops.push(Arc::clone(stop));
-                    self.stop(stop, stops.clone());
+                    cut.extend(self.stop(stop, stops.clone()));
                 }
                 Order::Release => {
                     stops.clear();
@@ -56,22 +57,25 @@ impl World {
                 }
             }
         }
+        // Nobody waits for connections that were cut at rest; some get to know when the stop is released already.
+        cut.iter().for_each(|conn| conn.wake.notify_one());
     }
 
-    fn stop(&self, stop: &Stop, stops: Vec<Arc<Stop>>) {
-        let (generation, conns) = if self.plan.mistake == Some(Mistake::ListBeforeStop) {
-            let conns = self.ledger.open_conns(|_| true);
-            (self.gate.set_stops(stops.clone()), conns)
+    /// Answers the connections it has cut at rest.
+    fn stop(&self, stop: &Arc<Stop>, stops: Vec<Arc<Stop>>) -> Vec<Arc<Conn>> {
+        let brought = if self.plan.mistake == Some(Mistake::BroughtBeforePublished) {
+            let brought = self.ledger.bring(stop);
+            self.gate.set_stops(stops.clone());
+            brought
         } else {
-            self.gate.impose(&self.ledger, stops.clone(), stop)
+            self.gate.set_stops(stops.clone());
+            self.ledger.bring(stop)
         };
-        for conn in &conns {
-            conn.wake.notify_one();
-        }
         if self.plan.mistake != Some(Mistake::AnswerBeforeAct) {
-            block_on(self.ledger.settled(&conns, generation));
+            block_on(self.ledger.settled());
         }
         self.seen().answered(stops);
+        brought.cut
     }
 
     /// A connection, as `conn::run` serves it.
@@ -93,10 +97,12 @@ impl World {
             loop {
                 tokio::select! {
                     biased;
-                    (stop, generation) = self.gate.stopped(&self.ledger, conn) => {
+                    stop = self.gate.stopped(&self.ledger, conn) => {
                         let (phase, calls) = conn.stop();
-                        calls.iter().for_each(|call| self.seen().ended(id(call), End::Caught(phase.fate())));
-                        self.ledger.acted(conn, generation);
+                        // What was begun after a cut has run into the stop by itself.
+                        let end = if conn.cut_by().is_none() { End::Caught(phase.fate()) } else { End::Refused };
+                        calls.iter().for_each(|call| self.seen().ended(id(call), end));
+                        self.ledger.acted(conn);
                         if stop.level > Level::Refuse {
                             break;
                         }
@@ -121,7 +127,6 @@ impl World {
         let listed = vec![to_call(call)];
         let rules = if self.plan.mistake == Some(Mistake::RulesBeforeCall) {
             let rules = Arc::clone(&self.gate.rules());
-            rest().await;
             conn.begin(scene.clone(), listed);
             rules
         } else {
@@ -131,7 +136,7 @@ impl World {
         let reach = rules.reach(agent, &scene.servers);
         let subject = Subject { method: Some("tools/call"), name: Some(TOOL) };
         let facts = Facts { tool: Some(TOOL), ..scene.facts(agent) };
-        if decide(&rules, &reach, &facts, &subject).refusal.is_some() {
+        if conn.cut_by().is_some() || decide(&rules, &reach, &facts, &subject).refusal.is_some() {
             // Its record is on the way to the disk.
             rest().await;
             conn.end();

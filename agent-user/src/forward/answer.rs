@@ -300,7 +300,15 @@ impl Relay<'_> {
         let begin = |id, call: &Call| {
             let (_, scene, _) = self.conn.view();
             let (netns, request) = (Arc::clone(self.netns), self.request.to_vec());
-            Task { id, call: call.clone(), scene, conn: Arc::clone(self.conn), netns, request }
+            Task {
+                id,
+                call: call.clone(),
+                scene,
+                conn: Arc::clone(self.conn),
+                netns,
+                request,
+                caught: false.into(),
+            }
         };
         if !self.parts.tasks.learn(self.conn, message, call, begin) {
             warn!(agent = &*self.conn.identity.agent.name, "too many tasks: a stop will not know this one");
@@ -336,7 +344,7 @@ impl Relay<'_> {
             agent: &self.conn.identity.agent.name,
             call,
             outcome,
-            cause: if outcome == "none" { call.cause(cause) } else { cause.or(left) },
+            cause: if outcome == "none" { call.cause(left.or(cause)) } else { cause.or(left) },
             status,
             bytes,
             took_us: u64::try_from(self.since.elapsed().as_micros()).unwrap_or(u64::MAX),

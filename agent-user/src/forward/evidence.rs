@@ -217,6 +217,7 @@ impl Evidence {
             conn: Arc::clone(&self.conn),
             netns: Arc::clone(&self.netns),
             request: self.request.clone(),
+            caught: false.into(),
         };
         self.parts.tasks.learn(&self.conn, message, Some(call), begin);
         task_cancel::cancel_all(&self.parts, &self.stop);
@@ -227,9 +228,12 @@ impl Evidence {
     fn tell(&self) -> impl Future<Output = Vec<Box<str>>> + use<> {
         let (parts, conn, netns) = (Arc::clone(&self.parts), Arc::clone(&self.conn), Arc::clone(&self.netns));
         let (stop, request) = (Arc::clone(&self.stop), self.request.clone());
-        // Other protocols do not know the notification, and MCP forbids it for `initialize`.
-        let is_cancelable =
-            |call: &&Call| call.revision.is_some() && call.rpc_id.is_some() && &*call.method != "initialize";
+        // Other protocols do not know the notification, MCP 2026-07-28 drops it, and it is forbidden for `initialize`.
+        let is_cancelable = |call: &&Call| {
+            call.revision.is_some_and(|revision| revision != mcp::Revision::V2026_07_28.as_str())
+                && call.rpc_id.is_some()
+                && &*call.method != "initialize"
+        };
         let calls: Vec<Call> = self.calls.iter().filter(is_cancelable).cloned().collect();
         async move {
             let mut taken = Vec::new();

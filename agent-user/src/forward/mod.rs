@@ -7,6 +7,7 @@ pub mod answer;
 pub mod cancel;
 pub mod dial;
 pub mod evidence;
+pub mod own;
 pub mod refuse;
 pub mod request;
 pub mod side;

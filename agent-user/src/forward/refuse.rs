@@ -7,6 +7,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::decide::Refusal;
+use crate::decide::stop::Stop;
 use crate::ledger::Call;
 
 /// JSON-RPC error codes of our own, outside the range that JSON-RPC and MCP reserve (-32768 to -32000).
@@ -117,9 +118,15 @@ fn text(call: &Call, refusal: &Refusal) -> String {
     };
     match refusal {
         Refusal::Stop(stop) => format!(
-            "interlock: {what} was refused because this agent was stopped: {} (stop {}, by {}, since {}, decision {}). \
-             Do not retry; the stop holds until an operator releases it.",
-            stop.reason, stop.id, stop.by.user, stop.issued_at, call.decision
+            "interlock: {what} was refused because {} stopped {}: {} (stop {}, by {}, since {}, decision {}). \
+             Do not retry; the stop holds until the operator releases it.",
+            if stop.by.is_rule() { "a rule" } else { "an operator" },
+            stopped(stop),
+            stop.reason,
+            stop.id,
+            stop.by.user,
+            stop.issued_at,
+            call.decision
         ),
         _ => format!(
             "interlock: {what} was refused by policy: {} (rule {}, decision {}).",
@@ -128,6 +135,11 @@ fn text(call: &Call, refusal: &Refusal) -> String {
             call.decision
         ),
     }
+}
+
+/// What was stopped, for whoever is to do without it.
+fn stopped(stop: &Stop) -> String {
+    if stop.selector.is_whole_agents() { "this agent".to_owned() } else { stop.selector.to_string() }
 }
 
 fn with_body(status: &str, body: &str, close: bool) -> Vec<u8> {

@@ -21,7 +21,7 @@ const ASK_EVERY: Duration = Duration::from_secs(1);
 
 /// Files every task in the scope of a stop, and has each cancelled.
 pub fn cancel_all(parts: &Arc<Parts>, stop: &Arc<Stop>) {
-    for task in parts.tasks.take(&stop.selector) {
+    for task in parts.tasks.catch(&stop.selector) {
         parts.book.file_task(stop, &task);
         tokio::spawn(cancel(Arc::clone(parts), Arc::clone(stop), task));
     }

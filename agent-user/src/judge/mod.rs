@@ -102,8 +102,12 @@ pub async fn judge(
     };
     let rules = parts.gate.begin(conn, scene.clone(), to_calls(&prepared));
     target.update(&rules, conn, host);
+    let cut_by = conn.cut_by();
     for message in &mut prepared {
         message.judge(&rules, conn, &target.reach, &scene, &claims);
+        if let Some(stop) = &cut_by {
+            message.verdict.refusal = Some(Refusal::Stop(Arc::clone(stop)));
+        }
     }
     if batch && prepared.iter().any(|message| message.verdict.refusal.is_some()) {
         for message in &mut prepared {
@@ -153,8 +157,8 @@ pub fn judge_unread(
     let workflow = parts.workflow.of_message(headers, None, &conn.identity.workflow);
     let scene = target.scene(conn, asking.head, asking.bytes, conn.is_mcp(), workflow);
     let rules = parts.gate.begin(conn, scene.clone(), Vec::new());
-    let stop = rules.stop_for(&scene.facts(&conn.identity.agent.name));
-    let refusal = stop.map(|stop| Refusal::Stop(Arc::clone(stop))).or(guard.map(Refusal::Guard));
+    let stop = || rules.stop_for(&scene.facts(&conn.identity.agent.name)).cloned();
+    let refusal = conn.cut_by().or_else(stop).map(Refusal::Stop).or(guard.map(Refusal::Guard));
     Judged { refused: refusal.map(|refusal| (refusal, Vec::new())), has_calls: false, batch: false }
 }
 

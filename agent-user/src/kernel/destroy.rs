@@ -35,6 +35,16 @@ impl Maps {
         everywhere(dirs, |cgroup_ids| self.destroy(cgroup_ids, agents))
     }
 
+    /// As [`Maps::destroy_below`], but not the connections that were redirected: for whoever has their other end and
+    /// closes that. Of thousands of sockets these are nearly all.
+    ///
+    /// # Errors
+    /// As for [`Maps::destroy_below`].
+    pub fn destroy_direct_below(&self, dirs: &[PathBuf], agents: &HashSet<u32>) -> anyhow::Result<Destroyed> {
+        let stored = Stored::Direct { tags: self.tags_fd(), agents, origins: self.origins_fd() };
+        everywhere(dirs, |cgroup_ids| sock_diag::destroy(&Scope { cgroup_ids, stored }))
+    }
+
     /// As [`Maps::destroy_old`], likewise.
     ///
     /// # Errors

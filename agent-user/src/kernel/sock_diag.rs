@@ -9,6 +9,8 @@ use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
 
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket};
 
+use agent_abi::{Origin, Tag};
+
 use super::destroyed::MESSAGE;
 pub use super::destroyed::{Destroyed, LISTED, Protocol, Queues, Socket};
 
@@ -30,6 +32,8 @@ pub enum Stored<'a> {
     Tags(BorrowedFd<'a>, &'a HashSet<u32>),
     /// `ORIGINS`: not those that were redirected.
     Origins(BorrowedFd<'a>),
+    /// Both: sockets of these agents too, but none that was redirected.
+    Direct { tags: BorrowedFd<'a>, agents: &'a HashSet<u32>, origins: BorrowedFd<'a> },
 }
 
 /// Destroys until a pass finds none. Each pass is bounded by what was open when it began, so a process that
@@ -121,10 +125,17 @@ impl Diag {
         mut found: impl FnMut(&SocketId, &[u8; MESSAGE]) -> io::Result<()>,
     ) -> io::Result<()> {
         let mut body = request(protocol, family, states(protocol), &[0; SOCKET_ID]);
-        if let Stored::Tags(map, _) | Stored::Origins(map) = scope.stored {
-            let fd = map.as_raw_fd().to_ne_bytes();
-            let inner = attribute(SK_DIAG_BPF_STORAGE_REQ_MAP_FD, &fd);
-            body.extend(attribute(INET_DIAG_REQ_SK_BPF_STORAGES | NLA_F_NESTED, &inner));
+        let maps = match scope.stored {
+            Stored::Unread => vec![],
+            Stored::Tags(map, _) | Stored::Origins(map) => vec![map],
+            Stored::Direct { tags, origins, .. } => vec![tags, origins],
+        };
+        if !maps.is_empty() {
+            let wanted = |map: &BorrowedFd<'_>| {
+                attribute(SK_DIAG_BPF_STORAGE_REQ_MAP_FD, &map.as_raw_fd().to_ne_bytes())
+            };
+            let wanted: Vec<u8> = maps.iter().flat_map(wanted).collect();
+            body.extend(attribute(INET_DIAG_REQ_SK_BPF_STORAGES | NLA_F_NESTED, &wanted));
         }
         self.send(SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST | NLM_F_DUMP, &body)?;
         loop {
@@ -222,20 +233,41 @@ fn is_in_scope(message: &[u8], scope: &Scope<'_>) -> bool {
     };
     let cgroup = attribute(INET_DIAG_CGROUP_ID).and_then(number::<8>).map(u64::from_ne_bytes);
     let in_cgroup = cgroup.is_some_and(|id| scope.cgroup_ids.contains(&id));
-    let storage = attribute(INET_DIAG_SK_BPF_STORAGES).and_then(storage_word);
+    let stored = Storages(attribute(INET_DIAG_SK_BPF_STORAGES).unwrap_or_default());
+    let is_agents =
+        |agents: &HashSet<u32>| in_cgroup || stored.tag().is_some_and(|tag| agents.contains(&tag));
     match scope.stored {
         Stored::Unread => in_cgroup,
-        Stored::Tags(_, agents) => in_cgroup || storage.is_some_and(|agent| agents.contains(&agent)),
-        Stored::Origins(_) => in_cgroup && storage.is_none(),
+        Stored::Tags(_, agents) => is_agents(agents),
+        Stored::Origins(_) => in_cgroup && !stored.has_origin(),
+        Stored::Direct { agents, .. } => is_agents(agents) && !stored.has_origin(),
     }
 }
 
-// One map was asked for, so there is at most one storage. Of a `Tag` the first word is the agent.
-fn storage_word(storages: &[u8]) -> Option<u32> {
-    let (_, storage) = attributes(storages).find(|(kind, _)| *kind == SK_DIAG_BPF_STORAGE)?;
-    let (_, tag) = attributes(storage).find(|(kind, _)| *kind == SK_DIAG_BPF_STORAGE_MAP_VALUE)?;
-    number::<4>(tag).map(u32::from_ne_bytes)
+/// The socket storages in an answer. Which map each is of shows in its size.
+struct Storages<'a>(&'a [u8]);
+
+impl<'a> Storages<'a> {
+    fn values(&self) -> impl Iterator<Item = &'a [u8]> {
+        let storages = attributes(self.0).filter(|(kind, _)| *kind == SK_DIAG_BPF_STORAGE);
+        storages.filter_map(|(_, storage)| {
+            attributes(storage)
+                .find_map(|(kind, value)| (kind == SK_DIAG_BPF_STORAGE_MAP_VALUE).then_some(value))
+        })
+    }
+
+    /// The agent of a `Tag`, which is its first word.
+    fn tag(&self) -> Option<u32> {
+        let tag = self.values().find(|value| value.len() == size_of::<Tag>())?;
+        number::<4>(tag).map(u32::from_ne_bytes)
+    }
+
+    fn has_origin(&self) -> bool {
+        self.values().any(|value| value.len() == size_of::<Origin>())
+    }
 }
+
+const _: () = assert!(size_of::<Tag>() != size_of::<Origin>());
 
 fn messages(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     records(bytes, HEADER, |head| {
@@ -294,20 +326,31 @@ mod tests {
         let (cgroups, agents) = (HashSet::from([7]), HashSet::from([3]));
         let ours = attribute(INET_DIAG_CGROUP_ID, &7u64.to_ne_bytes());
         let others = attribute(INET_DIAG_CGROUP_ID, &8u64.to_ne_bytes());
+        let storage =
+            |value: &[u8]| attribute(SK_DIAG_BPF_STORAGE, &attribute(SK_DIAG_BPF_STORAGE_MAP_VALUE, value));
+        let stored = |storages: &[&[u8]]| {
+            let storages: Vec<u8> = storages.iter().flat_map(|value| storage(value)).collect();
+            attribute(INET_DIAG_SK_BPF_STORAGES, &storages)
+        };
         let tag = [3u32.to_ne_bytes(), [0; 4]].concat();
-        let storage = attribute(SK_DIAG_BPF_STORAGE, &attribute(SK_DIAG_BPF_STORAGE_MAP_VALUE, &tag));
-        let stored = attribute(INET_DIAG_SK_BPF_STORAGES, &storage);
+        let origin = [0; size_of::<Origin>()];
+        let (tagged, redirected, both) = (stored(&[&tag]), stored(&[&origin]), stored(&[&tag, &origin]));
         let check = |stored, attributes: &[&[u8]], expect: bool| {
             let scope = Scope { cgroup_ids: &cgroups, stored };
             assert_eq!(is_in_scope(&message(&attributes.concat()), &scope), expect);
         };
         check(Stored::Unread, &[&ours], true);
         check(Stored::Unread, &[&others], false);
-        check(Stored::Tags(any.as_fd(), &agents), &[&others, &stored], true);
+        check(Stored::Tags(any.as_fd(), &agents), &[&others, &tagged], true);
         check(Stored::Tags(any.as_fd(), &agents), &[&others], false);
         check(Stored::Origins(any.as_fd()), &[&ours], true);
-        check(Stored::Origins(any.as_fd()), &[&ours, &stored], false);
+        check(Stored::Origins(any.as_fd()), &[&ours, &redirected], false);
         check(Stored::Origins(any.as_fd()), &[], false);
+        let direct = Stored::Direct { tags: any.as_fd(), agents: &agents, origins: any.as_fd() };
+        check(direct, &[&ours], true);
+        check(direct, &[&others, &tagged], true);
+        check(direct, &[&ours, &both], false);
+        check(direct, &[&others, &redirected], false);
     }
 
     #[test]

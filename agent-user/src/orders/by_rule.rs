@@ -29,7 +29,7 @@ impl Orders {
 
     async fn stop_by_rule(&self, Tripped { agent, tripwire }: &Tripped) -> anyhow::Result<()> {
         let selector = Selector::of_agent(agent).map_err(anyhow::Error::msg)?;
-        let by = Operator { user: format!("rule:{}", tripwire.rule), ..Operator::default() };
+        let by = Operator::rule(&tripwire.rule);
         // One of a connection that had not acted on the stop when the count started again.
         let is_made = self
             .parts

@@ -37,6 +37,16 @@ pub struct AgentDrill {
     /// Streams, tunnels and plain transfers in scope.
     pub streams: Vec<Stream>,
     pub calls: Vec<CallDrill>,
+    /// What servers go on with though the call was answered.
+    pub tasks: Vec<TaskDrill>,
+}
+
+/// A task in scope; its server would be told to cancel it.
+#[derive(Clone, Debug, Serialize)]
+pub struct TaskDrill {
+    pub task: Box<str>,
+    #[serde(flatten)]
+    pub call: Call,
 }
 
 /// Something without calls that flows.
@@ -70,6 +80,7 @@ impl Orders {
             conns.entry(Arc::clone(&conn.identity.agent.name)).or_default().push(conn);
         }
         let held = self.parts.agents.held();
+        let tasks = self.parts.tasks.matching(&stop.selector);
         let agents = self.parts.agents.matching(&stop.selector).into_iter().map(|agent| {
             let cgroups: Vec<String> = held
                 .iter()
@@ -89,6 +100,11 @@ impl Orders {
                 idle_connections: 0,
                 streams: Vec::new(),
                 calls: Vec::new(),
+                tasks: tasks
+                    .iter()
+                    .filter(|task| task.conn.identity.agent.number == agent.number)
+                    .map(|task| TaskDrill { task: task.id.clone(), call: task.call.clone() })
+                    .collect(),
             };
             for conn in conns.remove(&agent.name).unwrap_or_default() {
                 drill.add(&conn, &stop);

@@ -1,6 +1,5 @@
 //! What a stop does to agents beyond their calls: in the kernel, to their sockets, to their processes.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -66,8 +65,11 @@ pub(super) async fn enforce(
 }
 
 fn enforce_on(agents: &Agents, agent: &Agent, level: Level, effect: &mut Effect) -> Result<()> {
-    let before = Before::of(agents, agent);
+    let processes = processes(agents, agent);
     let destroyed = agents.destroy_sockets(agent).context("sockets not destroyed");
+    // A destroyed socket is its process's until that closes it.
+    let nothing = sock_diag::Destroyed::default();
+    let shares = shares(&processes, destroyed.as_ref().unwrap_or(&nothing));
     let cgroups = agents.cgroups_of(agent.number);
     let mut halted = Vec::new();
     for (path, dir) in cgroups.iter().filter(|_| level >= Level::Freeze) {
@@ -91,7 +93,8 @@ fn enforce_on(agents: &Agents, agent: &Agent, level: Level, effect: &mut Effect)
         effect.sockets_destroyed = destroyed.total();
         (effect.bytes_unread, effect.bytes_unsent) = (destroyed.unread, destroyed.unsent);
     }
-    effect.process_list = before.processes(destroyed.as_ref().ok(), done);
+    effect.process_list =
+        processes.into_iter().zip(shares).map(|(process, share)| told(process, done, share)).collect();
     let destroyed = destroyed?;
     if let Some(error) = halted.pop() {
         return Err(error);
@@ -114,43 +117,38 @@ fn halt(dir: &std::path::Path, level: Level) -> Result<cgroup::Events> {
     Ok(events)
 }
 
-/// The processes of an agent and what they hold, from before anything was done to them.
-struct Before {
-    processes: Vec<(Process, HashSet<u64>)>,
+/// The first processes of an agent.
+fn processes(agents: &Agents, agent: &Agent) -> Vec<Process> {
+    let mut processes = Vec::new();
+    for (_, dir) in agents.cgroups_of(agent.number) {
+        // A cgroup that has just gone has no processes.
+        processes.extend(process::in_cgroup(&dir, LISTED - processes.len()).unwrap_or_default().list);
+    }
+    processes
 }
 
-impl Before {
-    fn of(agents: &Agents, agent: &Agent) -> Before {
-        let until = Instant::now() + LOOK_WITHIN;
-        let mut processes = Vec::new();
-        for (_, dir) in agents.cgroups_of(agent.number) {
-            let room = LISTED.saturating_sub(processes.len());
-            // A cgroup that has just gone has no processes.
-            let found = process::in_cgroup(&dir, room).unwrap_or_default();
-            processes.extend(found.list.into_iter().map(|process| {
-                let in_time = Instant::now() < until;
-                let sockets = if in_time { process::sockets(process.pid).ok() } else { None };
-                (process, sockets.unwrap_or_default())
-            }));
+/// What of the destroyed sockets each process held, as far as there was time to look.
+fn shares(processes: &[Process], destroyed: &sock_diag::Destroyed) -> Vec<sock_diag::Queues> {
+    let until = Instant::now() + LOOK_WITHIN;
+    let share = |process: &Process| {
+        if destroyed.total() == 0 || Instant::now() > until {
+            return sock_diag::Queues::default();
         }
-        Before { processes }
-    }
+        process::sockets(process.pid).map(|sockets| destroyed.held_by(&sockets)).unwrap_or_default()
+    };
+    processes.iter().map(share).collect()
+}
 
-    fn processes(self, destroyed: Option<&sock_diag::Destroyed>, done: Done) -> Vec<ProcessEffect> {
-        let processes = self.processes.into_iter().map(|(process, sockets)| {
-            let share = destroyed.map(|destroyed| destroyed.held_by(&sockets)).unwrap_or_default();
-            ProcessEffect {
-                pid: process.pid,
-                comm: process.comm,
-                exe: process.exe,
-                uid: process.uid,
-                started: process.started,
-                done,
-                sockets_destroyed: share.sockets,
-                bytes_unread: share.unread,
-                bytes_unsent: share.unsent,
-            }
-        });
-        processes.collect()
+fn told(process: Process, done: Done, share: sock_diag::Queues) -> ProcessEffect {
+    ProcessEffect {
+        pid: process.pid,
+        comm: process.comm,
+        exe: process.exe,
+        uid: process.uid,
+        started: process.started,
+        done,
+        sockets_destroyed: share.sockets,
+        bytes_unread: share.unread,
+        bytes_unsent: share.unsent,
     }
 }

@@ -10,14 +10,14 @@ pub mod receipt;
 mod release;
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use jiff::Timestamp;
 use serde::Serialize;
 use tokio::sync::Mutex;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tracing::info;
 
 use crate::decide::stop::{Escalation, Level, Operator, Selector, Stop};
@@ -27,8 +27,7 @@ use crate::parts::Parts;
 use crate::record::entry::{Entry, StopEntry};
 use crate::state::State;
 
-use self::receipt::{Effect, Receipt, Refusals, Report, StopView, open_fates};
-use self::release::Asked;
+use self::receipt::{AskedView, Effect, Receipt, Refusals, Report, StopView, open_fates};
 
 /// Longest time a connection may take to act on a stop before the answer says that it has not.
 const SETTLE_WITHIN: Duration = Duration::from_secs(2);
@@ -40,7 +39,9 @@ pub struct Orders {
     state: Arc<State>,
     /// A release needs a second person.
     require_two: bool,
-    turn: Mutex<HashMap<Arc<str>, Asked>>,
+    turn: Mutex<()>,
+    /// By stop: the first of two persons who asked for its release.
+    asked: std::sync::Mutex<HashMap<Arc<str>, AskedView>>,
 }
 
 /// An order to stop.
@@ -63,11 +64,18 @@ pub struct InForce {
     /// Of these, how many have a fate that is not known.
     pub open: usize,
     pub refused: Refusals,
+    /// Who asked for its release; a second person must too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub release_asked: Option<AskedView>,
 }
 
 impl Orders {
     pub fn new(parts: Arc<Parts>, state: Arc<State>, require_two: bool) -> Orders {
-        Orders { parts, state, require_two, turn: Mutex::default() }
+        Orders { parts, state, require_two, turn: Mutex::default(), asked: std::sync::Mutex::default() }
+    }
+
+    fn asked(&self) -> MutexGuard<'_, HashMap<Arc<str>, AskedView>> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Stops what an order selects. `wait` bounds how long fates that are not known yet are waited for.
@@ -118,6 +126,8 @@ impl Orders {
         further.escalations.push(escalation);
         *stop = Arc::new(further);
         let stop = Arc::clone(stop);
+        // Whoever asked for its release asked for that of a lesser stop.
+        self.asked().remove(&stop.id);
         self.carry_out(&stop, stops, issued).await;
         drop(turn);
         self.answer(&stop, wait).await
@@ -125,8 +135,7 @@ impl Orders {
 
     /// Puts a set of stops in force and sees to it that `stop`, which is new in it, is carried out.
     async fn carry_out(&self, stop: &Arc<Stop>, stops: Vec<Arc<Stop>>, issued: Instant) {
-        let (generation, conns) = self.parts.gate.impose(&self.parts.ledger, stops.clone(), stop);
-        self.published(generation);
+        self.publish(stops.clone());
         let mut problems = Vec::new();
         if let Err(error) = self.parts.agents.apply_to_everybody() {
             problems.push(format!("agents that come later are not held in the kernel: {error:#}"));
@@ -134,10 +143,15 @@ impl Orders {
         let agents = self.parts.agents.matching(&stop.selector);
         let mut effects: Vec<Effect> =
             agents.iter().map(|agent| enforce::begin(&self.parts.agents, agent, stop)).collect();
-        wake(&conns, stop, &mut effects);
-        let settled = timeout(SETTLE_WITHIN, self.parts.ledger.settled(&conns, generation)).await;
+        let brought = self.parts.ledger.bring(stop);
+        for conn in brought.conns() {
+            if let Some(effect) = effects.iter_mut().find(|effect| effect.agent == conn.identity.agent.name) {
+                effect.connections += 1;
+            }
+        }
+        let settled = timeout(SETTLE_WITHIN, self.parts.ledger.settled()).await;
         if settled.is_err() {
-            let left = self.parts.ledger.unsettled(&conns, generation);
+            let left = self.parts.ledger.unsettled();
             problems.push(format!(
                 "{left} connections have not acted on the stop within {} s",
                 SETTLE_WITHIN.as_secs()
@@ -157,12 +171,12 @@ impl Orders {
         let in_force_at = Timestamp::now();
         self.parts.metrics.stop_in_force.observe(issued.elapsed().as_secs_f64());
         self.count_active();
-
         let saved = self.state.save_stops(&stops);
         if let Err(error) = &saved {
             problems.push(format!("the stop holds but will not survive a restart: {error:#}"));
         }
         let report = Report {
+            to_level: stop.level,
             in_force,
             in_force_at: in_force.then_some(in_force_at),
             durable: saved.is_ok(),
@@ -174,6 +188,7 @@ impl Orders {
         self.parts.log.record_durably(&entry).await;
         info!(stop = &*stop.id, scope = %stop.selector, level = stop.level.label(), in_force, "stopped");
         self.parts.book.report(stop, report);
+        tokio::spawn(end_all(brought.cut));
     }
 
     /// What an operator is told of an order just carried out. Fates that are not known by then are open.
@@ -189,18 +204,22 @@ impl Orders {
         let rules = self.parts.gate.rules();
         let stop = rules.stops.iter().find(|stop| &*stop.id == id).cloned();
         let stop = stop.or_else(|| page.as_ref().and_then(|page| page.stop.clone()))?;
-        let page = page.unwrap_or_default();
+        let mut page = page.unwrap_or_default();
         Some(Receipt {
             stop: StopView::from(&*stop),
-            report: page.report,
+            report: page.reports.pop(),
+            earlier: page.reports,
             open: open_fates(&page.calls),
             calls: page.calls,
             refused: Refusals::from(&*stop),
+            release_asked: self.asked().get(id).cloned(),
             released: page.released,
         })
     }
 
-    fn published(&self, generation: u64) {
+    /// Puts a set of stops in force.
+    fn publish(&self, stops: Vec<Arc<Stop>>) {
+        let generation = self.parts.gate.set_stops(stops);
         self.parts.metrics.policy_generation.set(i64::try_from(generation).unwrap_or(i64::MAX));
     }
 
@@ -216,6 +235,7 @@ impl Orders {
                 calls: page.as_ref().map(|page| page.calls.len()),
                 open: page.as_ref().map_or(0, |page| open_fates(&page.calls)),
                 refused: Refusals::from(&**stop),
+                release_asked: self.asked().get(&stop.id).cloned(),
             }
         };
         rules.stops.iter().map(view).collect()
@@ -235,16 +255,12 @@ impl Orders {
     }
 }
 
-/// The connections' part: each that may be concerned is woken, and looks for itself.
-fn wake(conns: &[Arc<Conn>], stop: &Stop, effects: &mut [Effect]) {
-    for effect in effects {
-        let concerned = conns
-            .iter()
-            .filter(|conn| conn.identity.agent.name == effect.agent && conn.is_concerned_by(stop));
-        effect.connections = concerned.count();
-    }
-    for conn in conns {
-        conn.wake.notify_one();
+/// Ends connections that a stop has cut at rest. They take no part in anything any more, so they can wait until the
+/// operator has the answer, and go a few at a time: thousands at once would hold up all others.
+async fn end_all(conns: Vec<Arc<Conn>>) {
+    for few in conns.chunks(64) {
+        few.iter().for_each(|conn| conn.wake.notify_one());
+        sleep(Duration::from_millis(2)).await;
     }
 }
 

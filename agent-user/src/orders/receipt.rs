@@ -39,9 +39,11 @@ impl From<&Stop> for StopView {
     }
 }
 
-/// What carrying out an order came to.
+/// What carrying out an order came to, be it the one that made the stop or one that raised it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
+    /// How far it was ordered to go.
+    pub to_level: Level,
     /// No new call in scope can reach a server.
     pub in_force: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -67,7 +69,7 @@ pub struct Effect {
     pub process_list: Vec<ProcessEffect>,
     /// Its network is cut in the kernel.
     pub isolated: bool,
-    /// Sockets the kernel destroyed, our own connections with it included.
+    /// Sockets the kernel destroyed, beyond the connections above.
     pub sockets_destroyed: u32,
     /// Bytes left in the queues of the TCP sockets among them: read by nobody, and not known to have arrived.
     pub bytes_unread: u64,
@@ -138,6 +140,14 @@ impl From<&Stop> for Refusals {
     }
 }
 
+/// A release that the first of two persons has asked for.
+#[derive(Clone, Debug, Serialize)]
+pub struct AskedView {
+    pub by: Operator,
+    pub reason: String,
+    pub at: Timestamp,
+}
+
 /// How a stop ended.
 #[derive(Clone, Debug, Serialize)]
 pub struct ReleaseView {
@@ -156,11 +166,17 @@ pub struct Receipt {
     /// Of the last order; `None` for a stop that is older than this daemon, whose records tell.
     #[serde(flatten)]
     pub report: Option<Report>,
+    /// Of the orders before it, oldest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub earlier: Vec<Report>,
     /// Every call that was in flight, with its fate.
     pub calls: Vec<Caught>,
     /// Fates that are not known.
     pub open: usize,
     pub refused: Refusals,
+    /// It holds until a second person asks too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub release_asked: Option<AskedView>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub released: Option<ReleaseView>,
 }

@@ -2,21 +2,15 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use jiff::Timestamp;
 use serde::Serialize;
 use tracing::{info, warn};
 
-use super::receipt::{ReleaseView, StopView};
+use super::receipt::{AskedView, ReleaseView, StopView};
 use super::{Orders, find};
 use crate::decide::stop::Operator;
 use crate::record::entry::{Entry, Release};
-
-/// The first of two persons has asked for a release.
-#[derive(Clone, Debug)]
-pub(super) struct Asked {
-    by: Operator,
-}
 
 /// What became of an order to release.
 #[derive(Clone, Debug, Serialize)]
@@ -32,24 +26,27 @@ pub enum Outcome {
 }
 
 impl Orders {
-    /// Ends a stop.
+    /// Ends a stop. Where it takes two, the first who asks is remembered until the stop goes further, or the daemon ends.
     pub async fn release(&self, id: &str, reason: &str, by: Operator) -> Result<Outcome> {
-        let mut asked = self.turn.lock().await;
+        let _turn = self.turn.lock().await;
+        ensure!(!reason.trim().is_empty(), "give a reason; the record of the release will show it");
         let mut stops = self.parts.gate.rules().stops.clone();
         let stop = Arc::clone(find(&mut stops, id)?);
         stops.retain(|other| other.id != stop.id);
         let mut asked_by = None;
         if self.require_two {
             let person = person(&by)?;
-            match asked.get(&stop.id).cloned() {
-                Some(first) if self::person(&first.by)? != person => asked_by = Some(first.by),
-                Some(first) => bail!(
-                    "stop {id} holds: {} has asked for its release already, and a second person must do so too \
-                     (require_two)",
-                    first.by.user
+            let first = self.asked().get(&stop.id).cloned();
+            match first {
+                // Names are compared without case, so that nobody becomes two by writing one differently.
+                Some(first) if self::person(&first.by)?.eq_ignore_ascii_case(person) => bail!(
+                    "stop {id} holds: {person} has asked for its release already, and a second person must do so too \
+                     (require_two)"
                 ),
+                Some(first) => asked_by = Some(first.by),
                 None => {
-                    asked.insert(Arc::clone(&stop.id), Asked { by: by.clone() });
+                    let ask = AskedView { by: by.clone(), reason: reason.to_owned(), at: Timestamp::now() };
+                    self.asked().insert(Arc::clone(&stop.id), ask);
                     self.record(&stop.id, stop.selector.to_string(), reason, &by, None, false).await;
                     warn!(stop = id, person, "release asked for; a second person must order it too");
                     return Ok(Outcome::NeedsSecond { stop: StopView::from(&*stop), asked_by: by });
@@ -59,8 +56,8 @@ impl Orders {
         // Durable first: a release that a crash undoes is safer than a stop that it undoes.
         self.state.save_stops(&stops).context("the stop still holds")?;
         self.record(&stop.id, stop.selector.to_string(), reason, &by, asked_by.as_ref(), true).await;
-        self.published(self.parts.gate.set_stops(stops));
-        asked.remove(&stop.id);
+        self.publish(stops);
+        self.asked().remove(&stop.id);
         let release = ReleaseView { by, reason: reason.to_owned(), at: Timestamp::now(), asked_by };
         self.parts.book.release(&stop, release.clone());
         self.count_active();
@@ -94,13 +91,34 @@ impl Orders {
 /// What tells two persons apart: who logged in, or the subject of a client certificate. A uid does not, since everybody
 /// who may give orders here is root.
 fn person(operator: &Operator) -> Result<&str> {
-    match (&operator.login, operator.uid) {
+    match (&operator.login, &operator.certificate) {
         (Some(login), _) => Ok(login),
-        (None, None) => Ok(&operator.user),
-        (None, Some(_)) => bail!(
+        (None, Some(_)) => Ok(&operator.user),
+        (None, None) => bail!(
             "require_two: cannot tell which person asks, because process {} has no login uid \
              (/proc/PID/loginuid; log in through PAM, or use the HTTPS endpoint with a client certificate)",
             operator.pid.unwrap_or_default()
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decide::stop::Certificate;
+
+    #[test]
+    fn person_is_who_logged_in_or_who_the_certificate_names() {
+        let local = Operator { uid: Some(0), pid: Some(7), user: "root".into(), ..Operator::default() };
+        let alice = Operator { login: Some("alice".into()), ..local.clone() };
+        assert_eq!(person(&alice).unwrap(), "alice");
+        let certificate = Some(Certificate::default());
+        assert_eq!(
+            person(&Operator { user: "bob".into(), certificate, ..Operator::default() }).unwrap(),
+            "bob"
+        );
+        let error = person(&local).unwrap_err().to_string();
+        assert!(error.contains("process 7 has no login uid"), "root is nobody in particular: {error}");
+        assert!(person(&Operator { user: "rule:a".into(), ..Operator::default() }).is_err());
     }
 }

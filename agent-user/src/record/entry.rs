@@ -62,7 +62,7 @@ pub enum Entry<'a> {
     Agent(AgentHeld<'a>),
     /// The daemon started or ended.
     Daemon(Daemon<'a>),
-    /// An order came from an agent's own cgroup and was refused.
+    /// An order came from an agent's own cgroup, or an agent tried to reach the endpoint for remote operators. Refused.
     Intrusion(Intrusion<'a>),
 }
 
@@ -284,6 +284,7 @@ pub struct Daemon<'a> {
 
 #[derive(Debug, Serialize)]
 pub struct Intrusion<'a> {
+    pub agent: &'a str,
     pub order: &'a str,
     pub by: &'a Operator,
     pub cgroup: &'a str,

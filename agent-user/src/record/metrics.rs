@@ -6,6 +6,7 @@ use prometheus::{
     Registry, TextEncoder,
 };
 
+use crate::control::remote::Failure;
 use crate::decide::Verdict;
 use crate::decide::stop::Level;
 use crate::fate::Fate;
@@ -59,6 +60,7 @@ pub struct Metrics {
     pub policy_generation: IntGauge,
     policy_reloads: IntCounterVec,
     control_refusals: IntCounter,
+    remote_failures: IntCounterVec,
 }
 
 /// The metrics of one agent, looked up once.
@@ -185,10 +187,15 @@ impl Metrics {
             )?,
             control_refusals: counter(
                 "interlock_control_refusals_total",
-                "Orders refused because they came from an agent's cgroup.",
+                "Orders, or attempts to give one, refused because they were an agent's.",
                 none,
             )?
             .with_label_values::<&str>(&[]),
+            remote_failures: counter(
+                "interlock_remote_failures_total",
+                "Connections to the endpoint for remote operators that got no further.",
+                &["reason"],
+            )?,
             registry: registry.clone(),
         };
         gauge("interlock_build_info", "Version of the daemon.", &["version"])?
@@ -197,6 +204,9 @@ impl Metrics {
         for level in Level::ALL {
             metrics.stops_active.with_label_values(&[level.label()]).set(0);
             metrics.stops.with_label_values(&[level.label()]);
+        }
+        for failure in Failure::ALL {
+            metrics.remote_failures.with_label_values(&[failure.label()]);
         }
         for fate in Fate::ALL {
             metrics.stop_calls.with_label_values(&[fate.label()]);
@@ -256,6 +266,10 @@ impl Metrics {
 
     pub fn control_refused(&self) {
         self.control_refusals.inc();
+    }
+
+    pub fn remote_failed(&self, failure: Failure) {
+        self.remote_failures.with_label_values(&[failure.label()]).inc();
     }
 
     /// The text exposition format, version 0.0.4.

@@ -31,8 +31,8 @@ pub fn recall(records: &Path, stop: &str) -> Result<Option<Value>> {
 
 #[derive(Default)]
 struct Told {
-    /// The last order that was carried out.
-    order: Option<Map<String, Value>>,
+    /// The orders that were carried out.
+    orders: Vec<Map<String, Value>>,
     calls: Vec<Map<String, Value>>,
     released: Option<Value>,
     refused_by_proxy: u64,
@@ -42,7 +42,7 @@ struct Told {
 impl Told {
     fn add(&mut self, mut record: Map<String, Value>) {
         match record["kind"].as_str() {
-            Some("stop") => self.order = Some(record),
+            Some("stop") => self.orders.push(record),
             Some("stop_effect") => self.effect(record),
             Some("release") if record["released"] == true => {
                 let [by, reason, at, asked_by] =
@@ -75,16 +75,23 @@ impl Told {
         }
     }
 
-    fn receipt(self) -> Option<Value> {
-        let mut order = self.order?;
+    fn receipt(mut self) -> Option<Value> {
+        let mut order = self.orders.pop()?;
         let view = ["id", "scope", "level", "reason", "by", "issued_at", "escalations"];
         let stop = view.into_iter().filter_map(|name| Some((name.to_owned(), order.remove(name)?)));
         let stop: Map<String, Value> = stop.collect();
         let open = self.calls.iter().filter(|call| call["fate"] == "sent").count();
-        for name in ["schema", "kind", "at", "stop"] {
-            order.remove(name);
-        }
+        let only_report = |order: &mut Map<String, Value>| {
+            for name in ["schema", "kind", "at", "stop"].into_iter().chain(view) {
+                order.remove(name);
+            }
+        };
+        only_report(&mut order);
+        self.orders.iter_mut().for_each(only_report);
         order.insert("stop".into(), stop.into());
+        if !self.orders.is_empty() {
+            order.insert("earlier".into(), self.orders.into());
+        }
         order.insert("calls".into(), self.calls.into());
         order.insert("open".into(), open.into());
         let refused = json!({"proxy": self.refused_by_proxy, "kernel": self.refused_by_kernel});
@@ -106,7 +113,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("records.jsonl");
         let lines = [
-            json!({"kind": "stop", "stop": "stp-7", "id": "stp-7", "level": "refuse", "at": "t0", "in_force": true}),
+            json!({"kind": "stop", "stop": "stp-7", "id": "stp-7", "level": "refuse", "at": "t0", "in_force": false}),
+            json!({"kind": "stop", "stop": "stp-7", "id": "stp-7", "level": "isolate", "at": "t1", "in_force": true}),
             json!({"kind": "stop_effect", "stop": "stp-7", "at": "t1", "decision": "d-1", "fate": "sent"}),
             json!({"kind": "stop_effect", "stop": "stp-77", "at": "t1", "decision": "d-9", "fate": "sent"}),
             json!({"kind": "stop_effect", "stop": "stp-7", "at": "t1", "decision": "d-2", "fate": "sent"}),
@@ -117,7 +125,8 @@ mod tests {
         let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
         std::fs::write(&path, text + "{\"half").unwrap();
         let receipt = recall(&path, "stp-7").unwrap().unwrap();
-        assert_eq!(receipt["stop"], json!({"id": "stp-7", "level": "refuse"}));
+        assert_eq!(receipt["stop"], json!({"id": "stp-7", "level": "isolate"}));
+        assert_eq!(receipt["earlier"], json!([{"in_force": false}]));
         let first =
             json!({"decision": "d-1", "fate": "finished_after_stop", "open": false, "late": {"bytes": 3}});
         assert_eq!(receipt["calls"][0], first);

@@ -21,6 +21,8 @@ pub(crate) struct Daemon {
     process: Process,
     binary: PathBuf,
     runtime_dir: PathBuf,
+    /// What it records.
+    pub(crate) records: PathBuf,
     /// Below the process: fields are dropped in this order, and pins go after the daemon.
     _pins: Pins,
     /// Where its metrics are, once it has said so.
@@ -59,14 +61,16 @@ impl Daemon {
         let pins = Pins(format!("/sys/fs/bpf/{}-{name}", &cgroup.name[1..]).into());
         let (config, rules_file, runtime_dir) =
             (folder.join("config.yaml"), folder.join("rules.yaml"), folder.join("run"));
+        let records = folder.join("records.jsonl");
         fs::write(&rules_file, rules_yaml(rules))?;
         let below = format!("{}/{name}", cgroup.name);
         let text = format!(
             "version: 1\nattach: [\"{below}\"]\nagents: [{{name: bench, cgroup: \"{below}/agents/bench*\"}}]\n\
              rules: {rules}\nstate_dir: {folder}/state\nruntime_dir: {run}\npin_dir: {pins}\n\
-             records: {{path: {folder}/records.jsonl}}\nmetrics_addr: 127.0.0.1:0\n",
+             records: {{path: {records}}}\nmetrics_addr: 127.0.0.1:0\n",
             rules = rules_file.display(),
             folder = folder.display(),
+            records = records.display(),
             run = runtime_dir.display(),
             pins = pins.0.display(),
         );
@@ -78,8 +82,16 @@ impl Daemon {
         let log_file = fs::File::create(log).with_context(|| format!("create {}", log.display()))?;
         let home = cgroup.child(&format!("{name}/daemon"))?;
         let process = Core::Proxy.start(command, Some(&home), Some(log_file))?;
-        let mut daemon =
-            Self { process, binary: binary.into(), runtime_dir, _pins: pins, metrics: None, agents, peers };
+        let mut daemon = Self {
+            process,
+            binary: binary.into(),
+            runtime_dir,
+            records,
+            _pins: pins,
+            metrics: None,
+            agents,
+            peers,
+        };
         daemon.wait_until_ready().with_context(|| {
             let said = fs::read_to_string(log).unwrap_or_default();
             let tail: Vec<&str> = said.lines().rev().take(5).collect();
@@ -118,6 +130,18 @@ impl Daemon {
         let mut command = Command::new(&self.binary);
         command.arg("--runtime-dir").arg(&self.runtime_dir).args(args).stdin(Stdio::null());
         command.output().with_context(|| format!("run {}", self.binary.display()))
+    }
+
+    /// The same for a command with `--json`; what it exits with is looked at by `accept`.
+    pub(crate) fn cli_json(&self, args: &[&str], accept: &[i32]) -> anyhow::Result<Value> {
+        let output = self.cli(args)?;
+        if !output.status.code().is_some_and(|code| accept.contains(&code)) {
+            let (stdout, stderr) =
+                (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+            bail!("interlock {}: {}: {} {}", args[0], output.status, stderr.trim(), stdout.trim());
+        }
+        serde_json::from_slice(&output.stdout)
+            .with_context(|| format!("what interlock {} says is not JSON", args[0]))
     }
 
     /// Sum of a metric over all its labels.

@@ -6,6 +6,7 @@
 //! inspected), not when a number is high.
 
 mod baseline;
+mod books;
 mod daemon;
 mod host;
 mod matrix;
@@ -27,7 +28,7 @@ use self::daemon::Daemon;
 use self::host::Core;
 use self::matrix::{CONNECTIONS, Cell, Effort, SHAPES, Way};
 use self::memory::{Bystander, Memory};
-use self::probe::Probe;
+use self::probe::{Crowd, DENSE, Probe, WIDE};
 use crate::cgroup::Cgroup;
 use crate::process::Process;
 use crate::scratch::Scratch;
@@ -35,7 +36,7 @@ use crate::{interrupt, shell};
 
 #[derive(clap::Args, Default)]
 pub(crate) struct Options {
-    /// One short round of everything, 20 stops.
+    /// One short round of everything, few stops.
     #[arg(long)]
     quick: bool,
     /// Only load against server, without interlock: needs no root and shows what the tools themselves can do.
@@ -53,6 +54,15 @@ pub(crate) struct Options {
     /// Leave the stop probe out.
     #[arg(long)]
     no_probe: bool,
+    /// Leave memory and bystander out.
+    #[arg(long)]
+    no_memory: bool,
+    /// Stops under the dense load, for exactness.
+    #[arg(long)]
+    stops: Option<usize>,
+    /// Stops under the wide load of 2,000 connections, for the time they take.
+    #[arg(long)]
+    wide_stops: Option<usize>,
     /// Use debug builds and leave the measurements out: for the promises, not for the numbers.
     #[arg(long, conflicts_with_all = ["binary", "direct"])]
     promises: bool,
@@ -72,7 +82,7 @@ struct Report {
     cells: Vec<Cell>,
     memory: Option<Memory>,
     bystander: Option<Bystander>,
-    stop: Option<Probe>,
+    stop: Vec<Probe>,
 }
 
 /// The programs of the bench, built.
@@ -131,7 +141,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         Effort { rounds: 5, seconds: 1.5, warmup: 0.3 }
     };
     let mut report = Report {
-        version: 1,
+        version: 2,
         at: jiff::Timestamp::now().to_string(),
         kernel: fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
         cores: std::thread::available_parallelism().map_or(1, usize::from),
@@ -141,10 +151,10 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         cells: Vec::new(),
         memory: None,
         bystander: None,
-        stop: None,
+        stop: Vec::new(),
     };
     // Memory first: the daemons are as they started.
-    if let (Some(daemons), false) = (&daemons, options.promises) {
+    if let (Some(daemons), false) = (&daemons, options.promises || options.no_memory) {
         report.memory = Some(memory::run(&programs.load, &daemons.no_rules, &daemons.rules, quiet_address)?);
         table::memory(report.memory.as_ref());
         report.bystander =
@@ -162,9 +172,11 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         }
     }
     if let (Some(daemons), false) = (&daemons, options.no_probe) {
-        let stops = if options.quick { 20 } else { 200 };
-        report.stop = Some(probe::run(&programs.load, &daemons.rules, address, &scratch.0, stops)?);
-        table::stop(report.stop.as_ref());
+        for (crowd, stops) in stops(options) {
+            let probe = probe::run(&programs.load, &daemons.rules, address, &scratch.0, crowd, stops)?;
+            table::stop(&probe);
+            report.stop.push(probe);
+        }
     }
     if !options.promises {
         let path = folder.join("latest.json");
@@ -172,6 +184,17 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         println!("\nwritten to {}", path.strip_prefix(crate::root()).unwrap_or(&path).display());
     }
     broken_promises(&report)
+}
+
+/// How often is stopped under which load.
+fn stops(options: &Options) -> Vec<(Crowd, usize)> {
+    let (dense, wide) = match options {
+        Options { promises: true, .. } => (200, 0),
+        Options { quick: true, .. } => (40, 10),
+        _ => (2000, 400),
+    };
+    let counts = [(DENSE, options.stops.unwrap_or(dense)), (WIDE, options.wide_stops.unwrap_or(wide))];
+    counts.into_iter().filter(|&(_, stops)| stops > 0).collect()
 }
 
 fn build(options: &Options) -> anyhow::Result<Programs> {
@@ -268,9 +291,10 @@ fn broken_promises(report: &Report) -> anyhow::Result<()> {
             ));
         }
     }
-    if let Some(stop) = &report.stop {
-        if stop.after_answer > 0 {
-            broken.push(format!("{} calls reached the server after a stop's answer", stop.after_answer));
+    for stop in &report.stop {
+        if stop.after_in_force > 0 {
+            let (crowd, calls) = (stop.crowd, stop.after_in_force);
+            broken.push(format!("{crowd}: {calls} calls reached the server while a stop was in force"));
         }
         broken.extend(stop.disagreements.iter().take(20).cloned());
     }

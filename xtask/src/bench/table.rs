@@ -59,29 +59,41 @@ pub(crate) fn bystander(bystander: Option<&Bystander>) {
     println!("  its connections that interlock took: {}", bystander.connections_touched);
 }
 
-pub(crate) fn stop(stop: Option<&Probe>) {
-    let Some(stop) = stop else { return };
-    println!("\nStop: {} stops and releases under 32 connections of load", stop.stops);
+pub(crate) fn stop(stop: &Probe) {
     println!(
-        "  order to answer (the command)   p50 {:.1} ms   p99 {:.1} ms",
-        stop.answer_ms_p50, stop.answer_ms_p99
+        "\nStop, {}: {} connections, {} calls in flight (load average {:.1})",
+        stop.crowd, stop.connections, stop.active, stop.load_average
     );
     println!(
-        "  issued to in force (the daemon) p50 {:.0} µs   p99 {:.0} µs",
-        stop.in_force_us_p50, stop.in_force_us_p99
+        "  {:<8} {:>5}  {:>21} {:>21} {:>21} {:>6} {:>7}",
+        "level", "stops", "order to answer, ms", "issued to in force", "any command", "conns", "caught"
     );
+    for level in &stop.levels {
+        let pair = |p50: f64, p99: f64| format!("p50 {p50:>5.1} p99 {p99:>5.1}");
+        println!(
+            "  {:<8} {:>5}  {:>21} {:>21} {:>21} {:>6} {:>7}",
+            level.level.label(),
+            level.stops,
+            pair(level.answer_ms_p50, level.answer_ms_p99),
+            pair(level.in_force_ms_p50, level.in_force_ms_p99),
+            pair(level.command_ms_p50, level.command_ms_p99),
+            level.connections_p50,
+            level.caught_p50,
+        );
+    }
     println!(
-        "  calls read by the server {}, refused to the agent {}",
-        stop.calls_at_server, stop.calls_refused
+        "  calls read by the server {}, refused to the agent {}, without an answer {}",
+        stop.calls_at_server, stop.calls_refused, stop.calls_failed
     );
     let fates: Vec<String> = stop.fates.iter().map(|(fate, count)| format!("{fate} {count}")).collect();
     println!(
-        "  in flight, as the answers list them: {}",
+        "  in flight, as the answers list them, fates as of the release: {}",
         if fates.is_empty() { "none".into() } else { fates.join(", ") }
     );
     println!(
-        "  at the server after an answer: {} (and {} it lists as on their way)",
-        stop.after_answer, stop.after_answer_listed
+        "  at the server while a stop was in force: {} (and {} it lists as on their way)",
+        stop.after_in_force, stop.late
     );
+    println!("  answered before the stop, the answer lost with the agent's socket: {}", stop.answer_lost);
     println!("  disagreements between answers, server and agent: {}", stop.disagreements.len());
 }

@@ -67,6 +67,35 @@ pub struct Operator {
     /// Who logged in before any `sudo` (`/proc/PID/loginuid`), where the host keeps it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub login: Option<String>,
+    /// What a remote operator has shown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate: Option<Certificate>,
+}
+
+/// How the author of a rule's stop begins.
+const RULE: &str = "rule:";
+
+impl Operator {
+    /// The author of a stop that a rule has made.
+    pub fn rule(id: &str) -> Operator {
+        Operator { user: format!("{RULE}{id}"), ..Operator::default() }
+    }
+
+    /// No person, but a rule. A person comes with credentials, whatever the name.
+    pub fn is_rule(&self) -> bool {
+        self.uid.is_none() && self.certificate.is_none() && self.user.starts_with(RULE)
+    }
+}
+
+/// Which client certificate an order came with, and from where.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Certificate {
+    /// SHA-256 of the certificate, as `sha256:` and hex digits.
+    pub sha256: String,
+    /// The number its CA gave it, in hex.
+    pub serial: String,
+    /// Address and port of the peer.
+    pub from: String,
 }
 
 /// A stop in force.
