@@ -30,6 +30,7 @@ use crate::selectors::Selectors;
 use crate::spool::Spool;
 use crate::state::State;
 use crate::tasks::Tasks;
+use crate::tripwires::Tripwires;
 use crate::workflow::Extractors;
 
 /// Cancels a stop sends to servers at a time: each needs a descriptor, and a stop may have caught thousands of calls.
@@ -61,7 +62,9 @@ pub fn run(config: &Config) -> Result<()> {
     let Hold { kernel, gate, agents } = Hold::take(config, policy, &selectors, &state, &log, &metrics)?;
     drop(log_writer);
     let (log, log_writer) = records?;
+    let (tripwires, tripped) = Tripwires::new();
     let parts = Arc::new(Parts {
+        tripwires,
         book: Arc::new(Book::new(Arc::clone(&log), Arc::clone(&metrics))),
         ledger: Arc::new(Ledger::default()),
         decisions: Ids::new(),
@@ -112,7 +115,13 @@ pub fn run(config: &Config) -> Result<()> {
         started: Instant::now(),
     };
     let control = Arc::new(control);
-    start_server("control", control::serve(Arc::clone(&control), socket, metrics_socket))?;
+    let serving = control::serve(Arc::clone(&control), socket, metrics_socket);
+    let by_rules = Arc::clone(&control.orders).obey_rules(tripped);
+    // What rules order is carried out where the orders of operators are.
+    start_server("control", async {
+        tokio::spawn(by_rules);
+        serving.await
+    })?;
     if let (Some(remote), Some(socket)) = (remote.clone(), remote_socket) {
         start_server("remote", control::remote::serve(control, remote, socket))?;
     }

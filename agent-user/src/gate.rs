@@ -1,6 +1,11 @@
 //! The one place where policy and stops are published. Readers take a snapshot without a lock; writers are
 //! serialised and each makes a new generation.
 //!
+//! Exactness rests on one order: a connection *writes its call to the ledger, then reads the rules*
+//! ([`Gate::begin`]); a stop *publishes the rules, then reads the ledger* ([`Ledger::bring`]). Both touch the same lock,
+//! the connection's or that of the list, so one of them happens first: either the call meets the stop, or the stop
+//! lists the call. `exact/` tries every interleaving of it.
+//!
 //! It also looks for orders that were carried out while this daemon did not run, and puts them in force. A daemon that
 //! hung and continues must not decide one more message by what it knew before: whoever reads a snapshot after a pause
 //! looks first.
@@ -8,15 +13,15 @@
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
-
-use arc_swap::{ArcSwap, Guard};
 
 use crate::decide::Rules;
 use crate::decide::policy::Policy;
 use crate::decide::stop::Stop;
+use crate::ledger::{Call, Conn, Ledger, Scene};
 use crate::spool::{Left, Spool};
+use crate::sync::{ArcSwap, Guard, Mutex};
 
 /// After a pause of this length a reader looks for orders first. The command line acts on its own only once a daemon
 /// has not answered for longer.
@@ -37,7 +42,7 @@ struct Watch {
     began: Instant,
     /// When it was looked last, in milliseconds after `began`.
     looked: AtomicU64,
-    found: Mutex<Found>,
+    found: std::sync::Mutex<Found>,
 }
 
 #[derive(Debug, Default)]
@@ -56,8 +61,12 @@ impl Gate {
 
     /// With the orders in a spool in force, those that come included.
     pub fn watching(policy: Policy, stops: Vec<Arc<Stop>>, spool: Spool) -> Gate {
-        let watch =
-            Watch { spool, began: Instant::now(), looked: AtomicU64::new(0), found: Mutex::default() };
+        let watch = Watch {
+            spool,
+            began: Instant::now(),
+            looked: AtomicU64::new(0),
+            found: std::sync::Mutex::default(),
+        };
         let gate = Gate { watch: Some(watch), ..Gate::new(policy, stops) };
         gate.look();
         gate
@@ -69,6 +78,25 @@ impl Gate {
             self.look();
         }
         self.current.load()
+    }
+
+    /// Registers what a connection is about to do, and reads the rules that judge it: a stop that they do not know yet
+    /// finds it listed.
+    pub fn begin(&self, conn: &Conn, scene: Scene, calls: Vec<Call>) -> Arc<Rules> {
+        conn.begin(scene, calls);
+        Arc::clone(&self.rules())
+    }
+
+    /// Waits for a stop that ends what a connection is doing.
+    pub async fn stopped(&self, ledger: &Ledger, conn: &Conn) -> Arc<Stop> {
+        loop {
+            conn.wake.notified().await;
+            let rules = self.rules();
+            if let Some(stop) = conn.met_by(&rules) {
+                return stop;
+            }
+            ledger.acted(conn);
+        }
     }
 
     /// Puts a new policy in force and returns its generation.

@@ -1,17 +1,14 @@
 //! Every open connection of every agent, and what each has in flight.
 //!
-//! Exactness rests on one order: a connection *writes its call here, then reads the rules*; a stop *publishes the
-//! rules, then reads here*. Both touch the same per-connection lock, so one of them happens first: either the
-//! call meets the stop, or the stop lists the call.
+//! How it and the rules are read and written makes stops exact: see [`crate::gate`].
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use jiff::Timestamp;
 use serde::Serialize;
-use tokio::sync::Notify;
 
 use crate::decide::stop::{Facts, Level, Stop};
 use crate::decide::{Rules, furthest};
@@ -19,6 +16,7 @@ use crate::decode::RawId;
 use crate::fate::Fate;
 use crate::identity::Identity;
 use crate::session::Session;
+use crate::sync::{Mutex, MutexGuard, Notify};
 
 /// What a call asked for, as its record and a stop's answer name it.
 #[derive(Clone, Debug, Serialize)]
@@ -164,8 +162,8 @@ impl Conn {
         [self.destination.to_string(), self.destination.ip().to_string()]
     }
 
-    /// Registers calls, before the rules are read for them.
-    pub fn begin(&self, scene: Scene, calls: Vec<Call>) {
+    /// Registers calls, before the rules are read for them: by [`crate::gate::Gate::begin`].
+    pub(crate) fn begin(&self, scene: Scene, calls: Vec<Call>) {
         let mut state = self.state();
         state.phase = Phase::Held;
         state.scene = scene;
@@ -300,7 +298,8 @@ impl Phase {
 /// The open connections of all agents.
 #[derive(Debug, Default)]
 pub struct Ledger {
-    conns: Mutex<HashMap<u64, Arc<Conn>>>,
+    /// By number: in the order in which they were opened.
+    conns: Mutex<BTreeMap<u64, Arc<Conn>>>,
     next: AtomicU64,
     settling: Mutex<Settling>,
     settled: Notify,
@@ -316,7 +315,7 @@ struct Settling {
 }
 
 impl Ledger {
-    fn conns(&self) -> MutexGuard<'_, HashMap<u64, Arc<Conn>>> {
+    fn conns(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Conn>>> {
         self.conns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

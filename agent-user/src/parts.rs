@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use globset::GlobSet;
 use jiff::Timestamp;
@@ -11,17 +11,18 @@ use tokio::sync::Semaphore;
 use crate::agents::Agents;
 use crate::book::Book;
 use crate::config::Arguments;
-use crate::decide::Refusal;
+use crate::decide::{Refusal, Verdict};
 use crate::decode::Limits;
 use crate::forward::own::OwnEndpoint;
 use crate::gate::Gate;
 use crate::identity::Agent;
 use crate::kernel::Kernel;
-use crate::ledger::{Conn, Ledger};
+use crate::ledger::{Conn, Ledger, Scene};
 use crate::record::entry::{Decision, Entry};
 use crate::record::log::Log;
 use crate::record::metrics::Metrics;
 use crate::tasks::Tasks;
+use crate::tripwires::Tripwires;
 use crate::workflow::Extractors;
 
 /// The parts of the daemon that connections use.
@@ -31,6 +32,7 @@ pub struct Parts {
     pub gate: Arc<Gate>,
     pub ledger: Arc<Ledger>,
     pub book: Arc<Book>,
+    pub tripwires: Tripwires,
     pub log: Arc<Log>,
     pub metrics: Arc<Metrics>,
     pub decisions: Ids,
@@ -48,12 +50,32 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// Records a message that was refused without being read, durably, and counts it. Returns the decision id.
+    /// Records a server's message that was refused without being read, durably. Returns the decision id.
     pub async fn record_guard(&self, conn: &Conn, method: &str, refusal: &Refusal) -> String {
+        self.record_unread(conn, method, refusal, &conn.view().1, &Verdict::of_unread(refusal)).await
+    }
+
+    /// The same for what an agent sent, which may be one denial too many.
+    pub async fn record_denial(&self, conn: &Conn, method: &str, refusal: &Refusal) -> String {
+        let (agent, (_, scene, _)) = (&conn.identity.agent.name, conn.view());
+        let mut verdict = Verdict::of_unread(refusal);
+        verdict.tripwires = self.gate.rules().policy.tripwires_of_unread(agent, &scene.servers);
+        self.tripwires.count(agent, &mut verdict, Instant::now());
+        let decision = self.record_unread(conn, method, refusal, &scene, &verdict).await;
+        self.tripwires.order(agent, &verdict);
+        decision
+    }
+
+    async fn record_unread(
+        &self,
+        conn: &Conn,
+        method: &str,
+        refusal: &Refusal,
+        scene: &Scene,
+        verdict: &Verdict,
+    ) -> String {
         let decision = self.decisions.next();
-        let rule = Arc::from(refusal.rule());
         let destination = conn.destination.to_string();
-        let (_, scene, _) = conn.view();
         self.metrics.denied(&conn.identity.agent.name, refusal.rule(), refusal.label());
         let entry = Entry::Decision(Decision {
             decision: &decision,
@@ -69,7 +91,8 @@ impl Parts {
             tool: None,
             rpc_id: None,
             verdict: "deny",
-            rules: &[rule],
+            rules: &verdict.fired,
+            would_stop: verdict.would_stop(),
             reason: Some(refusal.reason()),
             stop: refusal.stop_id(),
             generation: self.gate.rules().generation,

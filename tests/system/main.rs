@@ -11,6 +11,7 @@ mod levels;
 mod pairs;
 mod remote;
 mod restart;
+mod rule_stops;
 mod rules;
 mod scopes;
 mod sdk_stops;

@@ -17,6 +17,16 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         sdk::provision()?;
     }
     shell::run(&mut shell::cargo(&["test", "--workspace"]))?;
+    // Ledger and stops against each other in every interleaving. Only the library: the program must not be built so.
+    shell::run(&mut shell::cargo(&[
+        "test",
+        "--package",
+        "agent-user",
+        "--features",
+        "loom",
+        "--lib",
+        "exact::",
+    ]))?;
     if whole {
         // Two at a time: each test runs a daemon, a server and an agent.
         let tests =

@@ -197,7 +197,7 @@ impl Connection {
     /// Records and counts a refusal that belongs to no call. Returns its decision id.
     pub(super) async fn record_refusal(&self, refusal: &Refusal, method: &str) -> String {
         count_stop(&self.conn.identity.agent, refusal);
-        self.parts.record_guard(&self.conn, method, refusal).await
+        self.parts.record_denial(&self.conn, method, refusal).await
     }
 
     /// Sends an allowed request and relays its answer. `len` is `None` while the body is still on its way.

@@ -30,7 +30,6 @@ use crate::record::entry::{self, Entry};
 use crate::record::metrics::Class;
 
 use self::exchange::Progress;
-use self::stop::stopped;
 
 /// Carries one connection of an agent until it ends, and records it.
 pub async fn run(stream: TcpStream, origin: Origin, netns: Arc<Netns>, parts: Arc<Parts>) {
@@ -47,7 +46,7 @@ pub async fn run(stream: TcpStream, origin: Origin, netns: Arc<Netns>, parts: Ar
     let end = loop {
         tokio::select! {
             biased;
-            stop = stopped(&parts, &conn) => {
+            stop = parts.gate.stopped(&parts.ledger, &conn) => {
                 if let Some(end) = connection.stop(&stop).await {
                     break end;
                 }

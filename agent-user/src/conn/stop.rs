@@ -13,25 +13,12 @@ use crate::forward::answer::{Begun, Seam};
 use crate::forward::evidence::Evidence;
 use crate::forward::refuse::Refused;
 use crate::forward::{End, refuse};
-use crate::ledger::{Conn, Phase};
-use crate::parts::Parts;
+use crate::ledger::Phase;
 
 use super::Connection;
 
 /// How long an agent that is stopped may take to accept the answer.
 const ANSWER_WITHIN: Duration = Duration::from_millis(100);
-
-/// Waits for a stop that ends what this connection is doing.
-pub(super) async fn stopped(parts: &Parts, conn: &Conn) -> Arc<Stop> {
-    loop {
-        conn.wake.notified().await;
-        let rules = parts.gate.rules();
-        if let Some(stop) = conn.met_by(&rules) {
-            return stop;
-        }
-        parts.ledger.acted(conn);
-    }
-}
 
 impl Connection {
     /// A stop ends what is in flight: fates are filed, pending ids answered in their protocol, streams ended. Returns

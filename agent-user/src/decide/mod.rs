@@ -6,12 +6,14 @@
 pub mod policy;
 pub mod scope;
 pub mod stop;
+pub mod tripwire;
 
 use std::sync::Arc;
 
-use policy::Policy;
+use policy::{Mode, Policy};
 use scope::Scope;
 use stop::{Facts, Level, Stop};
+use tripwire::Tripwire;
 
 /// Everything a verdict depends on, published as one value. A message is judged by exactly one snapshot.
 #[derive(Debug)]
@@ -82,13 +84,20 @@ pub struct Subject<'a> {
 pub struct Verdict {
     /// Why the message is refused; `None` lets it through.
     pub refusal: Option<Refusal>,
-    /// Ids of all rules that fired, in policy order, enforced or observed.
+    /// Ids of all rules that fired, enforced or observed: in policy order, then those whose count is full.
     pub fired: Vec<Arc<str>>,
     /// A rule in `mode: observe` would have refused it.
     pub would_deny: bool,
+    /// Rules with `action: stop` that the message matches; once it is counted, those that it trips.
+    pub tripwires: Vec<Arc<Tripwire>>,
 }
 
 impl Verdict {
+    /// Of something that was refused without being read.
+    pub fn of_unread(refusal: &Refusal) -> Verdict {
+        Verdict { refusal: Some(refusal.clone()), fired: vec![refusal.rule().into()], ..Verdict::default() }
+    }
+
     /// The value of the `verdict` field of records and metrics.
     pub fn label(&self) -> &'static str {
         match (&self.refusal, self.would_deny) {
@@ -96,6 +105,12 @@ impl Verdict {
             (None, true) => "would_deny",
             (None, false) => "allow",
         }
+    }
+
+    /// Of a counted message: ids of the rules in `mode: observe` that would have stopped the agent.
+    pub fn would_stop(&self) -> Vec<&str> {
+        let observed = self.tripwires.iter().filter(|tripwire| tripwire.mode == Mode::Observe);
+        observed.map(|tripwire| &*tripwire.rule).collect()
     }
 }
 
@@ -141,6 +156,11 @@ impl Refusal {
             Refusal::Stop(stop) => Some(&stop.id),
             Refusal::Rule { .. } | Refusal::Guard(_) => None,
         }
+    }
+
+    /// Whether it is a denial of its own: by a rule, a guard or a default, not by a stop or for the sake of another call.
+    pub fn is_denial(&self) -> bool {
+        !matches!(self, Refusal::Stop(_) | Refusal::Guard(Guard::Batch))
     }
 
     /// A bounded label for metrics: never a text that an agent or a server chose.

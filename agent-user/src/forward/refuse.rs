@@ -118,8 +118,9 @@ fn text(call: &Call, refusal: &Refusal) -> String {
     };
     match refusal {
         Refusal::Stop(stop) => format!(
-            "interlock: {what} was refused because an operator stopped {}: {} (stop {}, by {}, since {}, decision {}). \
+            "interlock: {what} was refused because {} stopped {}: {} (stop {}, by {}, since {}, decision {}). \
              Do not retry; the stop holds until the operator releases it.",
+            if stop.by.is_rule() { "a rule" } else { "an operator" },
             stopped(stop),
             stop.reason,
             stop.id,

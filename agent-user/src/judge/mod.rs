@@ -1,7 +1,7 @@
 //! From one request's bytes to its verdict: decode, register in the ledger, read the rules, decide, record.
 //!
 //! The order is the product's promise: a call is in the ledger *before* the rules are read for it (see
-//! [`crate::ledger`]), and a refusal is on disk before its answer leaves.
+//! [`crate::gate`]), and a refusal is on disk before its answer leaves.
 
 mod target;
 
@@ -100,9 +100,7 @@ pub async fn judge(
     let to_calls = |prepared: &[Prepared<'_>]| -> Vec<Call> {
         prepared.iter().map(|message| message.to_call(&scene)).collect()
     };
-    conn.begin(scene.clone(), to_calls(&prepared));
-    // From here on a stop finds the calls; so it is now that the rules are read.
-    let rules = Arc::clone(&parts.gate.rules());
+    let rules = parts.gate.begin(conn, scene.clone(), to_calls(&prepared));
     target.update(&rules, conn, host);
     let cut_by = conn.cut_by();
     for message in &mut prepared {
@@ -116,6 +114,10 @@ pub async fn judge(
             message.verdict.refusal.get_or_insert(Refusal::Guard(Guard::Batch));
         }
     }
+    let now = Instant::now();
+    for message in &mut prepared {
+        parts.tripwires.count(&conn.identity.agent.name, &mut message.verdict, now);
+    }
     parts.metrics.decision_seconds.observe(started.elapsed().as_secs_f64());
     parts.metrics.held_seconds.observe(since.elapsed().as_secs_f64());
     let refusal = prepared.iter().find_map(|message| message.verdict.refusal.clone());
@@ -123,6 +125,10 @@ pub async fn judge(
         let last = index + 1 == prepared.len();
         let durable = refusal.is_some() && last;
         message.record(parts, conn, &scene, rules.generation, since, durable).await;
+    }
+    // Not before the refusal is on record: its stop must not answer the message in its place.
+    for message in &prepared {
+        parts.tripwires.order(&conn.identity.agent.name, &message.verdict);
     }
     let refused = refusal.map(|first| {
         let refused = prepared.iter().map(|message| Refused {
@@ -150,8 +156,7 @@ pub fn judge_unread(
     let headers = Headers::of(asking.head, asking.bytes);
     let workflow = parts.workflow.of_message(headers, None, &conn.identity.workflow);
     let scene = target.scene(conn, asking.head, asking.bytes, conn.is_mcp(), workflow);
-    conn.begin(scene.clone(), Vec::new());
-    let rules = parts.gate.rules();
+    let rules = parts.gate.begin(conn, scene.clone(), Vec::new());
     let stop = || rules.stop_for(&scene.facts(&conn.identity.agent.name)).cloned();
     let refusal = conn.cut_by().or_else(stop).map(Refusal::Stop).or(guard.map(Refusal::Guard));
     Judged { refused: refusal.map(|refusal| (refusal, Vec::new())), has_calls: false, batch: false }
@@ -259,6 +264,7 @@ impl Prepared<'_> {
             rpc_id: self.rpc_id,
             verdict: self.verdict.label(),
             rules: &self.verdict.fired,
+            would_stop: self.verdict.would_stop(),
             reason: refusal.map(Refusal::reason),
             stop: refusal.and_then(Refusal::stop_id),
             generation,

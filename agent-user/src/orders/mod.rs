@@ -4,6 +4,7 @@
 //! concerns has acted on it. From then on no new call in its scope reaches a server.
 
 mod adopt;
+mod by_rule;
 mod drill;
 pub(crate) mod enforce;
 pub mod receipt;

@@ -31,6 +31,10 @@ pub struct Line<'a> {
 }
 
 /// What happened.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "written where it is made; the largest is by far the most frequent"
+)]
 #[derive(Debug, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Entry<'a> {
@@ -130,6 +134,9 @@ pub struct Decision<'a> {
     pub verdict: &'static str,
     /// Every rule that fired.
     pub rules: &'a [Arc<str>],
+    /// Of these, the rules in `mode: observe` that would have stopped the agent.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub would_stop: Vec<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]

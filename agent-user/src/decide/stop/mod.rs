@@ -75,6 +75,21 @@ pub struct Operator {
     pub certificate: Option<Certificate>,
 }
 
+/// How the author of a rule's stop begins.
+const RULE: &str = "rule:";
+
+impl Operator {
+    /// The author of a stop that a rule has made.
+    pub fn rule(id: &str) -> Operator {
+        Operator { user: format!("{RULE}{id}"), ..Operator::default() }
+    }
+
+    /// No person, but a rule. A person comes with credentials, whatever the name.
+    pub fn is_rule(&self) -> bool {
+        self.uid.is_none() && self.certificate.is_none() && self.user.starts_with(RULE)
+    }
+}
+
 /// Which client certificate an order came with, and from where.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Certificate {

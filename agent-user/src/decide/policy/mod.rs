@@ -4,140 +4,22 @@
 //! The file's shape is the contract of `interlock config schema`; unknown fields, unknown actions and duplicate
 //! ids are errors that name the rule and the remedy.
 
+mod file;
+mod index;
+
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use globset::{Candidate, Glob, GlobSet, GlobSetBuilder};
-use schemars::JsonSchema;
-use serde::Deserialize;
+use globset::GlobSet;
 
 use super::scope::Scope;
+use super::stop::Level;
+use super::tripwire::Tripwire;
 use super::{Refusal, Subject, Verdict};
 
-/// The rules file, as written.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct PolicyFile {
-    /// Version of the file format: 1.
-    pub version: u32,
-    #[serde(default)]
-    pub defaults: Defaults,
-    #[serde(default)]
-    pub rules: Vec<RuleFile>,
-}
+use self::index::{Index, IndexBuilder, compile_globs, compile_server_globs};
 
-/// What to do where no rule can say.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct Defaults {
-    /// A call of a tool that no `tools/list` showed. Only `allow` for now.
-    pub unseen_tool: Bias,
-    /// Bytes that no two readers would understand alike: broken JSON, duplicate members, unknown content codings.
-    pub undecodable: Bias,
-    /// Connections whose content cannot be read: TLS, HTTP/2 and anything that is not HTTP.
-    pub opaque: Bias,
-    /// UDP other than DNS, which may be QUIC.
-    pub quic: Bias,
-    /// JSON messages and events over their limit.
-    pub oversized: Bias,
-}
-
-impl Default for Defaults {
-    fn default() -> Defaults {
-        Defaults {
-            unseen_tool: Bias::Allow,
-            undecodable: Bias::Deny,
-            opaque: Bias::Allow,
-            quic: Bias::Deny,
-            oversized: Bias::Deny,
-        }
-    }
-}
-
-/// The two answers a default can give.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Bias {
-    Allow,
-    Deny,
-}
-
-/// One rule, as written.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct RuleFile {
-    /// Unique within the file; shown to the agent, in records and in metrics.
-    pub id: String,
-    pub action: Action,
-    #[serde(default)]
-    pub phase: Phase,
-    #[serde(default)]
-    pub mode: Mode,
-    #[serde(default, rename = "match")]
-    pub matches: Match,
-    /// Shown to the agent and the operator.
-    #[serde(default)]
-    pub reason: Option<String>,
-}
-
-/// What a rule does when it fires.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Action {
-    /// Refuse the message.
-    Deny,
-}
-
-/// Which messages a rule looks at.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Phase {
-    /// What the agent sends.
-    #[default]
-    Request,
-}
-
-/// Whether a rule acts or only speaks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Mode {
-    #[default]
-    Enforce,
-    /// Recorded and counted as `would_deny`, never applied.
-    Observe,
-}
-
-/// Globs, ANDed over the fields; a list is ORed. A field left out matches everything.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct Match {
-    /// Name of the agent.
-    pub agent: Option<Globs>,
-    /// Host, `host:port`, address or `address:port` of the server. A host is what the agent's request says;
-    /// an address is where its connection really goes.
-    pub server: Option<Globs>,
-    /// JSON-RPC method.
-    pub method: Option<Globs>,
-    /// Name of the tool (or prompt, resource, task) the method names.
-    pub tool: Option<Globs>,
-}
-
-/// One glob or a list of them.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
-#[serde(untagged)]
-pub enum Globs {
-    One(String),
-    Many(Vec<String>),
-}
-
-impl Globs {
-    fn patterns(&self) -> &[String] {
-        match self {
-            Globs::One(pattern) => std::slice::from_ref(pattern),
-            Globs::Many(patterns) => patterns,
-        }
-    }
-}
+pub use self::file::{Action, Bias, Defaults, Denials, Globs, Match, Mode, Phase, PolicyFile, RuleFile};
 
 /// A checked, indexed policy.
 #[derive(Debug)]
@@ -160,14 +42,8 @@ struct Rule {
     agent: Option<GlobSet>,
     server: Option<GlobSet>,
     method: Option<GlobSet>,
-}
-
-/// Globs of many rules as one automaton.
-#[derive(Debug, Default)]
-struct Index {
-    globs: GlobSet,
-    /// The rule each glob belongs to.
-    rules: Vec<usize>,
+    /// With `action: stop`.
+    tripwire: Option<Arc<Tripwire>>,
 }
 
 impl Default for Policy {
@@ -215,12 +91,14 @@ impl Policy {
             } else {
                 policy.unconditional.push(position);
             }
+            let reason: Arc<str> = rule.reason.as_deref().unwrap_or("not allowed by policy").into();
             policy.rules.push(Rule {
+                tripwire: compile_tripwire(&rule, &reason).map_err(context)?,
                 agent: compile_globs(&matches.agent, "agent").map_err(context)?,
                 server: compile_server_globs(&matches.server).map_err(context)?,
                 method: compile_globs(&matches.method, "method").map_err(context)?,
                 mode: rule.mode,
-                reason: rule.reason.as_deref().unwrap_or("not allowed by policy").into(),
+                reason,
                 id: rule.id.into(),
             });
         }
@@ -242,15 +120,19 @@ impl Policy {
     pub fn scope(&self, agent: &str, server_names: &[String]) -> Scope {
         let mut scope = Scope::with_rules(self.rules.len());
         for (index, rule) in self.rules.iter().enumerate() {
-            let agent_matches = rule.agent.as_ref().is_none_or(|globs| globs.is_match(agent));
-            let server_matches = || {
-                rule.server.as_ref().is_none_or(|globs| server_names.iter().any(|name| globs.is_match(name)))
-            };
-            if agent_matches && server_matches() {
+            if rule.concerns(agent, server_names) {
                 scope.insert(index);
             }
         }
         scope
+    }
+
+    /// The rules that count the refusal of what cannot be read: those that ask for no method and no name.
+    pub fn tripwires_of_unread(&self, agent: &str, server_names: &[String]) -> Vec<Arc<Tripwire>> {
+        let rules = self.unconditional.iter().map(|index| &self.rules[*index]);
+        let counts = |rule: &&Rule| rule.tripwire.as_ref().is_some_and(|tripwire| tripwire.after.is_some());
+        let rules = rules.filter(counts).filter(|rule| rule.concerns(agent, server_names));
+        rules.filter_map(|rule| rule.tripwire.clone()).collect()
     }
 
     /// Judges a message by the rules of `scope`. All of them are looked at; the first enforced one is the reason.
@@ -272,6 +154,13 @@ impl Policy {
             if !scope.contains(index) || rule.method.as_ref().is_some_and(|globs| !globs.is_match(method)) {
                 continue;
             }
+            if let Some(tripwire) = &rule.tripwire {
+                verdict.tripwires.push(Arc::clone(tripwire));
+                if tripwire.after.is_some() {
+                    // It fires when its number is full, which only the counts know.
+                    continue;
+                }
+            }
             verdict.fired.push(Arc::clone(&rule.id));
             match rule.mode {
                 Mode::Observe => verdict.would_deny = true,
@@ -286,68 +175,38 @@ impl Policy {
     }
 }
 
-impl Index {
-    fn find(&self, text: &str, found: &mut Vec<usize>) {
-        if self.rules.is_empty() {
-            return;
+impl Rule {
+    fn concerns(&self, agent: &str, server_names: &[String]) -> bool {
+        let is_server = |globs: &GlobSet| server_names.iter().any(|name| globs.is_match(name));
+        self.agent.as_ref().is_none_or(|globs| globs.is_match(agent))
+            && self.server.as_ref().is_none_or(is_server)
+    }
+}
+
+fn compile_tripwire(rule: &RuleFile, reason: &Arc<str>) -> Result<Option<Arc<Tripwire>>, String> {
+    if rule.action == Action::Stop {
+        let after = rule.after.map(Denials::check).transpose()?;
+        return Ok(Some(Arc::new(Tripwire {
+            rule: rule.id.as_str().into(),
+            mode: rule.mode,
+            after,
+            level: rule.level.unwrap_or(Level::Refuse),
+            reason: Arc::clone(reason),
+        })));
+    }
+    let misplaced = [("after", rule.after.is_some()), ("level", rule.level.is_some())];
+    match misplaced.into_iter().find(|(_, is_given)| *is_given) {
+        Some((field, _)) => {
+            Err(format!("`{field}` goes with `action: stop`; leave it out, or stop the agent"))
         }
-        let globs = self.globs.matches_candidate(&Candidate::new(text));
-        found.extend(globs.into_iter().map(|glob| self.rules[glob]));
+        None => Ok(None),
     }
-}
-
-#[derive(Default)]
-struct IndexBuilder {
-    globs: Vec<Glob>,
-    rules: Vec<usize>,
-}
-
-impl IndexBuilder {
-    fn add(&mut self, rule: usize, globs: &Globs, field: &str) -> Result<(), String> {
-        for pattern in globs.patterns() {
-            self.globs.push(compile_glob(pattern, field)?);
-            self.rules.push(rule);
-        }
-        Ok(())
-    }
-
-    fn build(self) -> Result<Index, String> {
-        let mut set = GlobSetBuilder::new();
-        for glob in self.globs {
-            set.add(glob);
-        }
-        let globs = set.build().map_err(|error| format!("rules too large to index: {error}"))?;
-        Ok(Index { globs, rules: self.rules })
-    }
-}
-
-fn compile_globs(globs: &Option<Globs>, field: &str) -> Result<Option<GlobSet>, String> {
-    let Some(globs) = globs else { return Ok(None) };
-    let mut set = GlobSetBuilder::new();
-    for pattern in globs.patterns() {
-        set.add(compile_glob(pattern, field)?);
-    }
-    set.build().map(Some).map_err(|error| format!("match.{field}: {error}"))
-}
-
-/// Names of hosts have no case (RFC 4343).
-fn compile_server_globs(globs: &Option<Globs>) -> Result<Option<GlobSet>, String> {
-    let lower =
-        |globs: &Globs| Globs::Many(globs.patterns().iter().map(|glob| glob.to_ascii_lowercase()).collect());
-    compile_globs(&globs.as_ref().map(lower), "server")
-}
-
-fn compile_glob(pattern: &str, field: &str) -> Result<Glob, String> {
-    if pattern.is_empty() {
-        return Err(format!(
-            "match.{field}: an empty glob matches nothing; leave the field out to match everything"
-        ));
-    }
-    Glob::new(pattern).map_err(|error| format!("match.{field}: glob {pattern:?}: {}", error.kind()))
 }
 
 #[cfg(test)]
 mod tests {
+    use globset::Glob;
+
     use super::*;
 
     fn policy(rules: &str) -> Policy {
@@ -414,6 +273,42 @@ mod tests {
         assert!(verdict.refusal.is_none() && verdict.fired.is_empty());
     }
 
+    #[test]
+    fn a_rule_that_stops_refuses_what_it_matches_unless_it_counts() {
+        let policy = policy(
+            "  - {id: now, action: stop, match: {tool: wire}, level: isolate}
+  - {id: later, action: stop, after: {denials: 5, within: 60s}}
+  - {id: seen, action: stop, mode: observe, match: {tool: read}}",
+        );
+        let judge =
+            |name| policy.judge(&policy.scope("x", &[]), &Subject { method: Some(CALL), name: Some(name) });
+        let tripwires = |verdict: &Verdict| -> Vec<String> {
+            verdict.tripwires.iter().map(|tripwire| tripwire.rule.to_string()).collect()
+        };
+        let verdict = judge("wire");
+        assert!(matches!(&verdict.refusal, Some(Refusal::Rule { id, .. }) if &**id == "now"));
+        assert_eq!((tripwires(&verdict), verdict.fired.len()), (vec!["now".into(), "later".into()], 1));
+        assert_eq!(verdict.tripwires[0].level, Level::Isolate);
+        let verdict = judge("read");
+        assert_eq!(verdict.label(), "would_deny");
+        assert_eq!(tripwires(&verdict), ["later", "seen"]);
+        let verdict = judge("echo");
+        assert!(verdict.refusal.is_none() && verdict.fired.is_empty());
+        assert_eq!(tripwires(&verdict), ["later"]);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_counted_by_rules_that_ask_for_nothing_in_it() {
+        let policy = policy(
+            "  - {id: any, action: stop, match: {agent: 'pay/*', server: bank}, after: {denials: 5, within: 60s}}
+  - {id: call, action: stop, match: {method: 'tools/*'}, after: {denials: 5, within: 60s}}
+  - {id: now, action: stop}
+  - {id: deny, action: deny}",
+        );
+        let count = |agent, server: &str| policy.tripwires_of_unread(agent, &[server.to_owned()]).len();
+        assert_eq!([count("pay/1", "bank"), count("x", "bank"), count("pay/1", "shop")], [1, 0, 0]);
+    }
+
     #[track_caller]
     fn check_error(text: &str, expect: &str) {
         let error = match serde_saphyr::from_str::<PolicyFile>(text) {
@@ -435,6 +330,25 @@ mod tests {
         );
         check_error("version: 1\nrules: [{id: a, action: deny, match: {tool: ''}}]", "empty glob");
         check_error("version: 1\ndefaults: {opaque: maybe}", "maybe");
+        let stop = |fields: &str| format!("version: 1\nrules: [{{id: a, action: stop, {fields}}}]");
+        check_error(
+            &stop("after: {denials: 0, within: 60s}"),
+            "rule 1 (a): after.denials: 0: give 1 to 1000",
+        );
+        check_error(&stop("after: {denials: 5, within: 0s}"), "after.within: 0s: give more than nothing");
+        check_error(&stop("after: {denials: 5, within: -1s}"), "no more than 24h");
+        check_error(&stop("after: {denials: 5, within: 25h}"), "no more than 24h");
+        check_error(&stop("after: {denials: 5}"), "within");
+        check_error(&stop("after: {denials: 5, within: 60}"), "60");
+        check_error(&stop("level: explode"), "explode");
+        check_error(
+            "version: 1\nrules: [{id: a, action: deny, level: kill}]",
+            "`level` goes with `action: stop`",
+        );
+        check_error(
+            "version: 1\nrules: [{id: a, action: deny, after: {denials: 1, within: 1s}}]",
+            "`after` goes with `action: stop`",
+        );
     }
 
     /// The index must never change a decision: compare with looking at every rule.
