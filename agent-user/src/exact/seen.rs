@@ -68,9 +68,9 @@ impl Seen {
     }
 
     /// A stop is answered, with what it has listed so far.
-    pub(super) fn answered(&mut self, stops: Vec<Arc<Stop>>) {
+    pub(super) fn answered(&mut self, stop: &Arc<Stop>) {
         self.trail.push("the stop is answered".into());
-        self.in_force = stops;
+        self.in_force.push(Arc::clone(stop));
         for (number, call) in self.calls.iter().enumerate() {
             if call.bytes > 0 && call.end.is_none() && self.in_force.iter().any(|stop| call.is_met_by(stop)) {
                 let fault = format!("call {number} is in flight, and the answer does not list it");

@@ -42,16 +42,11 @@ impl World {
 
     /// The operator: as `Orders` do it, one order after the other.
     pub(super) fn operate(&self) {
-        let mut stops = Vec::new();
         let mut cut = Vec::new();
         for order in &self.plan.orders {
             match order {
-                Order::Stop(stop) => {
-                    stops.push(Arc::clone(stop));
-                    cut.extend(self.stop(stop, stops.clone()));
-                }
+                Order::Stop(stop) => cut.extend(self.stop(stop)),
                 Order::Release => {
-                    stops.clear();
                     self.seen().released();
                     self.gate.change_stops(Vec::clear);
                 }
@@ -62,19 +57,20 @@ impl World {
     }
 
     /// Answers the connections it has cut at rest.
-    fn stop(&self, stop: &Arc<Stop>, stops: Vec<Arc<Stop>>) -> Vec<Arc<Conn>> {
+    fn stop(&self, stop: &Arc<Stop>) -> Vec<Arc<Conn>> {
+        let publish = || self.gate.change_stops(|stops| stops.push(Arc::clone(stop)));
         let brought = if self.plan.mistake == Some(Mistake::BroughtBeforePublished) {
             let brought = self.ledger.bring(stop);
-            self.gate.change_stops(|all| all.clone_from(&stops));
+            publish();
             brought
         } else {
-            self.gate.change_stops(|all| all.clone_from(&stops));
+            publish();
             self.ledger.bring(stop)
         };
         if self.plan.mistake != Some(Mistake::AnswerBeforeAct) {
             block_on(self.ledger.settled());
         }
-        self.seen().answered(stops);
+        self.seen().answered(stop);
         brought.cut
     }
 
