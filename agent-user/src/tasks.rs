@@ -176,6 +176,7 @@ mod tests {
             method: method.into(),
             tool: Some(name.into()),
             of_tool: None,
+            of_unknown: false,
             agent_cancelled_at: None,
             rpc_id: Some("1".into()),
             server: "s".into(),
