@@ -110,6 +110,7 @@ impl Orders {
         wait: Duration,
     ) -> Result<Receipt> {
         let (issued, at) = (Instant::now(), Timestamp::now());
+        anyhow::ensure!(!reason.trim().is_empty(), "give a reason; the record of the stop will show it");
         let turn = self.turn.lock().await;
         let mut stops = self.parts.gate.rules().stops.clone();
         let stop = find(&mut stops, id)?;
@@ -134,6 +135,8 @@ impl Orders {
 
     /// Puts a set of stops in force and sees to it that `stop`, which is new in it, is carried out.
     async fn carry_out(&self, stop: &Arc<Stop>, stops: Vec<Arc<Stop>>, issued: Instant) {
+        let _carrying_out = self.parts.agents.carry_out();
+        self.parts.book.open(&stop.id);
         self.publish(stops.clone());
         let mut problems = Vec::new();
         if let Err(error) = self.parts.agents.apply_to_everybody() {
@@ -158,6 +161,9 @@ impl Orders {
         }
         // Every answer that was let through by now has told of the task it began.
         task_cancel::cancel_all(&self.parts, stop);
+        for (effect, agent) in effects.iter_mut().zip(&agents) {
+            effect.tasks_unknown = self.parts.tasks.unfollowed(agent.number);
+        }
         if stop.level >= Level::Isolate {
             enforce::enforce(&self.parts.agents, &agents, &mut effects, stop.level).await;
         }
@@ -204,11 +210,12 @@ impl Orders {
         let stop = rules.stops.iter().find(|stop| &*stop.id == id).cloned();
         let stop = stop.or_else(|| page.as_ref().and_then(|page| page.stop.clone()))?;
         let mut page = page.unwrap_or_default();
+        let report = page.reports.pop();
         Some(Receipt {
             stop: StopView::from(&*stop),
-            report: page.reports.pop(),
+            open: open_fates(&page.calls) + report.as_ref().map_or(0, Report::tasks_unknown),
+            report,
             earlier: page.reports,
-            open: open_fates(&page.calls),
             calls: page.calls,
             refused: Refusals::from(&*stop),
             release_asked: self.asked().get(id).cloned(),
