@@ -362,3 +362,20 @@ fn a_stop_that_a_restart_would_lift_is_no_success() {
     );
     assert_eq!(answer.code, 3, "{answer:?}");
 }
+
+#[test]
+#[cfg_attr(not(feature = "root-tests"), ignore = "needs root and BPF")]
+fn a_task_of_any_name_is_cancelled_with_the_headers_its_server_asks_for() {
+    let world = World::new();
+    let daemon = Daemon::start(&world, NO_RULES);
+    let (server, _never) = server(&world);
+    let mut agent = RawAgent::start(&world, "coder");
+    let id = "\u{fc}-7\r\nX-Evil: 1";
+    ask(&mut agent, &server, &mcp::modern_call(1, "research", "research", json!({"id": id})));
+    let answer = daemon.cli().run(&["stop", "agent=coder", "--reason", REASON, "--wait", "0s"]);
+    assert_eq!(answer.json["calls"][0]["task"], id, "{answer:?}");
+    let cancel = server.wait("the cancel", |request| is_cancel(request, id));
+    let name = cancel.header("mcp-name").unwrap_or_default();
+    assert!(name.starts_with("=?base64?w7wt") && name.ends_with("?="), "{cancel:?}");
+    assert_eq!((cancel.header("mcp-method"), cancel.header("x-evil")), (Some("tasks/cancel"), None));
+}
