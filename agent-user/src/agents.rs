@@ -2,18 +2,18 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use agent_abi::{AgentState, MODE_HELD, MODE_ISOLATED};
 use anyhow::{Context, Result, bail};
 use arc_swap::ArcSwap;
-use tokio::sync::Semaphore;
 use tracing::{info, warn};
 
 use crate::decide::stop::{Level, Selector};
 use crate::gate::Gate;
-use crate::identity::{Agent, READING};
+use crate::identity::Agent;
 use crate::kernel::{Kernel, Maps, cgroup};
 use crate::record::entry::{AgentHeld, Entry, Halt};
 use crate::record::log::Log;
@@ -55,6 +55,18 @@ pub struct Agents {
     held: Mutex<BTreeMap<String, Held>>,
     /// Held while states are read from the stops and written to the kernel, so that no older one is written last.
     applying: Mutex<()>,
+    /// An order is being carried out, which halts what is there: that has not come later.
+    carrying_out: AtomicBool,
+}
+
+/// An order is carried out until this is dropped.
+#[derive(Debug)]
+pub struct CarryingOut<'a>(&'a AtomicBool);
+
+impl Drop for CarryingOut<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::SeqCst);
+    }
 }
 
 /// A cgroup the kernel holds.
@@ -65,6 +77,8 @@ pub struct Held {
     pub agent: Arc<Agent>,
     /// When `interlock exec` made it; such a cgroup is removed when its last process has gone.
     made: Option<Instant>,
+    /// The processes that came after a stop and were halted last.
+    halted: Vec<u32>,
 }
 
 impl Agents {
@@ -89,7 +103,14 @@ impl Agents {
             by_number,
             held: Mutex::default(),
             applying: Mutex::default(),
+            carrying_out: AtomicBool::new(false),
         }
+    }
+
+    /// Call it before the order is published. Orders are carried out one at a time.
+    pub fn carry_out(&self) -> CarryingOut<'_> {
+        self.carrying_out.store(true, Ordering::SeqCst);
+        CarryingOut(&self.carrying_out)
     }
 
     fn held_now(&self) -> MutexGuard<'_, BTreeMap<String, Held>> {
@@ -183,18 +204,31 @@ impl Agents {
         if !is_frozen(Some(released)) || is_frozen(self.gate.rules().hold_of_agent(&agent.name)) {
             return Ok(());
         }
-        self.cgroups_of(agent.number).iter().try_for_each(|(_, dir)| cgroup::set_frozen(dir, false))
+        let thaw = |(_, dir): &(String, PathBuf)| match cgroup::set_frozen(dir, false) {
+            Err(error) if !cgroup::is_gone(&error) => Err(error),
+            _ => Ok(()),
+        };
+        // One that fails must not leave the others frozen.
+        let thawed: Vec<_> = self.cgroups_of(agent.number).iter().map(thaw).collect();
+        thawed.into_iter().collect()
     }
 
     /// Freezes or kills what is in a cgroup though its agent is stopped at that level: a process that came later.
-    fn halt_latecomers(&self, path: &str, held: &Held) -> Result<()> {
+    fn halt_latecomers(&self, path: &str, held: &mut Held) -> Result<()> {
         let rules = self.gate.rules();
         let Some(stop) = rules.stop_of_agent(&held.agent.name).filter(|stop| stop.level >= Level::Freeze)
         else {
+            held.halted.clear();
             return Ok(());
         };
+        if self.carrying_out.load(Ordering::SeqCst) {
+            return Ok(());
+        }
         let dir = self.dir(path);
-        let events = cgroup::events(&dir)?;
+        let events = match cgroup::events(&dir) {
+            Err(error) if cgroup::is_gone(&error) => return Ok(()),
+            events => events?,
+        };
         if !events.populated || (stop.level == Level::Freeze && events.frozen) {
             return Ok(());
         }
@@ -203,6 +237,10 @@ impl Agents {
             cgroup::kill(&dir)?
         } else {
             cgroup::set_frozen(&dir, true)?
+        }
+        // One that takes its time is seen again at every look.
+        if held.halted == pids {
+            return Ok(());
         }
         warn!(
             stop = &*stop.id,
@@ -218,6 +256,7 @@ impl Agents {
             level: stop.level,
             pids: &pids,
         }));
+        held.halted = pids;
         Ok(())
     }
 
@@ -228,12 +267,7 @@ impl Agents {
             return Ok(Arc::clone(agent));
         }
         let number = self.state.agent_number(name);
-        let agent = Arc::new(Agent {
-            number,
-            name: name.into(),
-            metrics: self.metrics.agent(name),
-            reading: Arc::new(Semaphore::new(READING)),
-        });
+        let agent = Arc::new(Agent::new(number, name, self.metrics.agent(name)));
         let mut agents = HashMap::clone(&known);
         agents.insert(number, Arc::clone(&agent));
         self.by_number.store(Arc::new(agents));
@@ -261,7 +295,7 @@ impl Agents {
         let cut = if is_new { self.kernel.destroy_old_below(std::slice::from_ref(&dir))?.total() } else { 0 };
         info!(agent = name, cgroup = path, sockets_cut = cut, "holding");
         self.log.record(&Entry::Agent(AgentHeld { agent: name, cgroup: path, sockets_cut: cut }));
-        if let Some(replaced) = held.insert(path.to_owned(), Held { id, agent, made }) {
+        if let Some(replaced) = held.insert(path.to_owned(), Held { id, agent, made, halted: Vec::new() }) {
             // The path was removed and made again between two looks.
             self.kernel.let_go(replaced.id)?;
         }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use tokio::sync::Semaphore;
 use tracing::warn;
 
 use crate::accept::Listeners;
@@ -33,8 +32,6 @@ use crate::tasks::Tasks;
 use crate::tripwires::Tripwires;
 use crate::workflow::Extractors;
 
-/// Cancels a stop sends to servers at a time: each needs a descriptor, and a stop may have caught thousands of calls.
-const CANCELS: usize = 64;
 /// How often the daemon tells the kernel that it lives.
 const BEAT_EVERY: Duration = Duration::from_secs(1);
 
@@ -70,7 +67,6 @@ pub fn run(config: &Config) -> Result<()> {
         decisions: Ids::new(),
         limits: limits(config),
         workflow: Arc::new(Extractors::compile(&config.workflow)),
-        cancels: Semaphore::new(CANCELS),
         arguments: config.records.arguments,
         evidence_window: Duration::try_from(config.evidence_window).unwrap_or_default(),
         own_endpoint: OwnEndpoint::new(remote_addr)?,

@@ -115,7 +115,10 @@ impl Book {
     fn add(&self, stop: &Stop, caught: Caught) {
         self.metrics.stop_call(caught.fate);
         self.log.record(&Entry::StopEffect(StopEffect { stop: &stop.id, caught: &caught }));
-        self.stops().pages.entry(Arc::clone(&stop.id)).or_default().calls.push(caught);
+        // One that was released long ago has no page any more, and gets none.
+        if let Some(page) = self.stops().pages.get_mut(&stop.id) {
+            page.calls.push(caught);
+        }
     }
 
     /// The fate of a caught call, or of its task, became known. It is recorded whether or not the stop is still in force.
@@ -144,6 +147,11 @@ impl Book {
         }
         drop(stops);
         self.changed.notify_waiters();
+    }
+
+    /// Begins the page of a stop that is to be carried out.
+    pub fn open(&self, stop: &Arc<str>) {
+        self.stops().pages.entry(Arc::clone(stop)).or_default();
     }
 
     /// What carrying out a stop came to.

@@ -21,10 +21,27 @@ pub struct Agent {
     pub metrics: AgentMetrics,
     /// Bounds how many of its processes' environments are read at a time.
     pub reading: Arc<Semaphore>,
+    /// Bounds how many cancels stops send for it at a time: each needs a descriptor, and a stop may have caught thousands of
+    /// calls. Servers that do not answer hold up the cancels of no other agent.
+    pub cancels: Semaphore,
+}
+
+impl Agent {
+    pub fn new(number: u32, name: &str, metrics: AgentMetrics) -> Agent {
+        Agent {
+            number,
+            name: name.into(),
+            metrics,
+            reading: Arc::new(Semaphore::new(READING)),
+            cancels: Semaphore::new(CANCELS),
+        }
+    }
 }
 
 /// Environments of one agent that are read at a time.
-pub const READING: usize = 4;
+const READING: usize = 4;
+/// Cancels for one agent at a time.
+const CANCELS: usize = 64;
 
 /// Who opened a connection.
 #[derive(Clone, Debug)]

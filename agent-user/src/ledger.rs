@@ -42,6 +42,9 @@ pub struct Call {
     /// The decision that let it through.
     pub decision: Box<str>,
     pub since: Timestamp,
+    /// It is about a task of which nothing is known here: any tool may be behind it.
+    #[serde(skip)]
+    pub of_unknown: bool,
     /// When the agent itself asked to cancel it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent_cancelled_at: Option<Timestamp>,
@@ -57,7 +60,7 @@ impl Call {
     pub fn facts<'a>(&'a self, scene: &'a Scene, agent: &'a str) -> Facts<'a> {
         let facts = scene.facts(agent);
         let tool = self.of_tool.as_deref().or(self.tool.as_deref());
-        Facts { tool, workflow: self.workflow.as_deref(), ..facts }
+        Facts { tool, is_tool_unknown: self.of_unknown, workflow: self.workflow.as_deref(), ..facts }
     }
 }
 
@@ -69,6 +72,8 @@ pub struct Scene {
     /// Every name and address of it, in lower case.
     pub servers: Arc<[String]>,
     pub session: Option<Session>,
+    /// Another one it may be part of: an agent cannot leave a session by what it says of itself.
+    pub other_session: Option<Session>,
     pub workflow: Option<Arc<str>>,
 }
 
@@ -76,7 +81,7 @@ impl Scene {
     /// Of a connection that has said nothing yet.
     pub fn of_connection(destination: SocketAddr, workflow: Option<Arc<str>>) -> Scene {
         let servers = [destination.to_string(), destination.ip().to_string()];
-        Scene { server: servers[0].as_str().into(), servers: servers.into(), session: None, workflow }
+        Scene { server: servers[0].as_str().into(), servers: servers.into(), workflow, ..Scene::default() }
     }
 
     /// What is known of an exchange of `agent` without calls.
@@ -85,8 +90,10 @@ impl Scene {
             agent,
             workflow: self.workflow.as_deref(),
             session: self.session,
+            other_session: self.other_session,
             servers: &self.servers,
             tool: None,
+            is_tool_unknown: false,
         }
     }
 }
@@ -342,9 +349,14 @@ impl Ledger {
         self.conns().values().filter(|conn| concerns(conn)).cloned().collect()
     }
 
-    /// Notes that an agent wants its call of this session and id cancelled. False: no such call is in flight.
-    pub fn cancelled_by_agent(&self, agent: u32, session: Option<Session>, id: RawId<'_>) -> bool {
-        let conns = self.open_conns(|conn| conn.identity.agent.number == agent);
+    /// Notes that the agent behind `asking` wants its call of this session and id, at the same server, cancelled. False: no
+    /// such call is in flight.
+    pub fn cancelled_by_agent(&self, asking: &Conn, session: Option<Session>, id: RawId<'_>) -> bool {
+        let same = |conn: &Conn| {
+            conn.identity.agent.number == asking.identity.agent.number
+                && conn.destination == asking.destination
+        };
+        let conns = self.open_conns(same);
         conns.iter().any(|conn| conn.cancelled_by_agent(session, id))
     }
 

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use globset::GlobSet;
 use jiff::Timestamp;
-use tokio::sync::Semaphore;
 
 use crate::agents::Agents;
 use crate::book::Book;
@@ -45,8 +44,6 @@ pub struct Parts {
     /// Servers that a stop watches instead of cancelling by closing.
     pub watched: GlobSet,
     pub tasks: Tasks,
-    /// Bounds how many cancels a stop sends at a time.
-    pub cancels: Semaphore,
 }
 
 impl Parts {

@@ -6,20 +6,21 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::decide::stop::Selector;
+use crate::decide::stop::{Selector, Stop};
 use crate::decode::{Kind, Message, find};
 use crate::kernel::netns::Netns;
 use crate::ledger::{Call, Conn, Scene};
 
-/// Most tasks that are followed of one agent; further ones are not known to a stop.
+/// Most tasks that are followed of one agent; of further ones a stop knows only that there are some.
 const PER_AGENT: usize = 1000;
 /// Most tasks that are followed of all.
 const MOST: usize = 10_000;
+/// Longest id of a task that is followed, and longest texts of the call that began it: servers and agents choose them.
+const MAX_TEXT: usize = 4096;
 /// How long a task is followed that never ends.
 const FOLLOWED_FOR: SignedDuration = SignedDuration::from_hours(24);
 
@@ -35,14 +36,37 @@ pub struct Task {
     pub netns: Arc<Netns>,
     /// Head of the request that began it: a cancel must repeat its headers.
     pub request: Vec<u8>,
-    /// A stop has caught it. From then on it is not forgotten when it ends: what came of it is not for the agent.
-    pub caught: AtomicBool,
 }
 
 /// The tasks that are not over, as far as is known.
 #[derive(Debug, Default)]
 pub struct Tasks {
-    running: Mutex<HashMap<Key, Arc<Task>>>,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    followed: HashMap<Key, Followed>,
+    /// By agent: how many tasks began that are not followed, and when the last of them did.
+    unfollowed: HashMap<u32, (u64, Timestamp)>,
+}
+
+#[derive(Debug)]
+struct Followed {
+    task: Arc<Task>,
+    /// Stops in force that have caught it. Until they are released it is not forgotten though it is over: what came of it
+    /// is not for the agent.
+    caught_by: Vec<Arc<str>>,
+    is_over: bool,
+}
+
+/// What a message has told of tasks.
+#[derive(Debug)]
+pub enum Learnt {
+    Nothing,
+    Begun(Arc<Task>),
+    /// One has begun that cannot be followed.
+    Unfollowed,
 }
 
 /// Ids are chosen by servers: those of two servers, or of two agents, have nothing to do with each other.
@@ -60,60 +84,114 @@ impl Key {
 }
 
 impl Tasks {
-    fn running(&self) -> MutexGuard<'_, HashMap<Key, Arc<Task>>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Learns from a server's message: a response to `call`, or a notification. `begin` makes the task that a response
-    /// tells of. Returns false where there was no room to remember it.
+    /// tells of.
     pub fn learn(
         &self,
         conn: &Conn,
         message: &Message<'_>,
         call: Option<&Call>,
         begin: impl FnOnce(Box<str>, &Call) -> Task,
-    ) -> bool {
-        let Some(news) = news(message, call) else { return true };
+    ) -> Learnt {
+        let Some(news) = news(message, call) else { return Learnt::Nothing };
         let key = Key::new(conn, &news.id);
-        let mut running = self.running();
         if news.is_over {
-            if running.get(&key).is_some_and(|task| !task.caught.load(Ordering::Relaxed)) {
-                running.remove(&key);
-            }
-        } else if let Some(call) = call.filter(|_| news.begins) {
-            if running.len() >= PER_AGENT {
-                let now = Timestamp::now();
-                running.retain(|_, task| now.duration_since(task.call.since) < FOLLOWED_FOR);
-            }
-            let of_agent = running.keys().filter(|known| known.agent == key.agent).count();
-            if running.len() >= MOST || of_agent >= PER_AGENT {
-                return false;
-            }
-            running.insert(key, Arc::new(begin(news.id, call)));
+            self.known().end(&key);
+            return Learnt::Nothing;
         }
-        true
+        let Some(call) = call.filter(|_| news.begins) else { return Learnt::Nothing };
+        let mut known = self.known();
+        let texts = [Some(&news.id), Some(&call.method), call.tool.as_ref(), call.rpc_id.as_ref()];
+        if texts.into_iter().flatten().any(|text| text.len() > MAX_TEXT) || !known.has_room(&key) {
+            let (count, last) = known.unfollowed.entry(key.agent).or_default();
+            (*count, *last) = (*count + 1, Timestamp::now());
+            return Learnt::Unfollowed;
+        }
+        let task = Arc::new(begin(news.id, call));
+        let followed = Followed { task: Arc::clone(&task), caught_by: Vec::new(), is_over: false };
+        known.followed.insert(key, followed);
+        Learnt::Begun(task)
     }
 
-    /// The tool behind a task of this agent at this server.
+    /// The tool behind a task of this agent. A server may have several addresses: where the task is not known at this one,
+    /// one of the same id at another is meant.
     pub fn tool(&self, conn: &Conn, id: &str) -> Option<Box<str>> {
-        self.running().get(&Key::new(conn, id)).and_then(|task| task.call.tool.clone())
+        let known = self.known();
+        let agent = conn.identity.agent.number;
+        let elsewhere = || known.followed.iter().find(|(key, _)| key.agent == agent && &*key.id == id);
+        let here = known.followed.get(&Key::new(conn, id));
+        here.or_else(|| elsewhere().map(|(_, followed)| followed))?.task.call.tool.clone()
     }
 
-    /// The running tasks that a selector is for, unless a stop has caught them.
+    /// The running tasks that a selector is for.
     pub fn matching(&self, selector: &Selector) -> Vec<Arc<Task>> {
-        let running = self.running();
-        let concerns = |task: &&Arc<Task>| {
-            !task.caught.load(Ordering::Relaxed)
-                && selector.matches(&task.call.facts(&task.scene, &task.conn.identity.agent.name))
-        };
-        running.values().filter(concerns).cloned().collect()
+        let known = self.known();
+        let concerned = known.followed.values().filter(|followed| followed.is_met_by(selector));
+        concerned.map(|followed| Arc::clone(&followed.task)).collect()
     }
 
-    /// As [`Tasks::matching`], for a stop, which catches each of them once.
-    pub fn catch(&self, selector: &Selector) -> Vec<Arc<Task>> {
-        let mut tasks = self.matching(selector);
-        tasks.retain(|task| !task.caught.swap(true, Ordering::Relaxed));
-        tasks
+    /// As [`Tasks::matching`], for a stop, which catches each of them once. `is` leaves some out.
+    pub fn catch(&self, stop: &Stop, is: impl Fn(&Arc<Task>) -> bool) -> Vec<Arc<Task>> {
+        let mut known = self.known();
+        let concerned = known.followed.values_mut().filter(|followed| {
+            is(&followed.task) && followed.is_met_by(&stop.selector) && !followed.caught_by.contains(&stop.id)
+        });
+        let caught = concerned.map(|followed| {
+            followed.caught_by.push(Arc::clone(&stop.id));
+            Arc::clone(&followed.task)
+        });
+        caught.collect()
+    }
+
+    /// A task is over.
+    pub fn end(&self, task: &Task) {
+        self.known().end(&Key::new(&task.conn, &task.id));
+    }
+
+    /// A stop was released: what it has caught and is over is forgotten, and what goes on is there for the next stop.
+    pub fn release(&self, stop: &str) {
+        self.known().followed.retain(|_, followed| {
+            followed.caught_by.retain(|id| &**id != stop);
+            !(followed.is_over && followed.caught_by.is_empty())
+        });
+    }
+
+    /// How many tasks of an agent began that are not followed: they may still run.
+    pub fn unfollowed(&self, agent: u32) -> u64 {
+        let now = Timestamp::now();
+        let mut known = self.known();
+        known.unfollowed.retain(|_, (_, last)| now.duration_since(*last) < FOLLOWED_FOR);
+        known.unfollowed.get(&agent).map_or(0, |(count, _)| *count)
+    }
+}
+
+impl Known {
+    fn end(&mut self, key: &Key) {
+        match self.followed.get_mut(key) {
+            Some(followed) if !followed.caught_by.is_empty() => followed.is_over = true,
+            _ => drop(self.followed.remove(key)),
+        }
+    }
+
+    /// Whether one more task can be followed.
+    fn has_room(&mut self, key: &Key) -> bool {
+        if self.followed.len() >= PER_AGENT {
+            let now = Timestamp::now();
+            self.followed.retain(|_, followed| now.duration_since(followed.task.call.since) < FOLLOWED_FOR);
+        }
+        let of_agent = self.followed.keys().filter(|known| known.agent == key.agent).count();
+        self.followed.contains_key(key) || self.followed.len() < MOST && of_agent < PER_AGENT
+    }
+}
+
+impl Followed {
+    fn is_met_by(&self, selector: &Selector) -> bool {
+        let Task { call, scene, conn, .. } = &*self.task;
+        !self.is_over && selector.matches(&call.facts(scene, &conn.identity.agent.name))
     }
 }
 
@@ -169,13 +247,19 @@ pub fn status(task: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::decide::stop::Level;
     use crate::decode::{Limits, Payload, decode};
+    use crate::identity::{Agent, Identity};
+    use crate::ledger::Ledger;
+    use crate::record::metrics::Metrics;
+    use crate::workflow::OfProcess;
 
     fn call(method: &str, name: &str) -> Call {
         Call {
             method: method.into(),
             tool: Some(name.into()),
             of_tool: None,
+            of_unknown: false,
             agent_cancelled_at: None,
             rpc_id: Some("1".into()),
             server: "s".into(),
@@ -223,5 +307,80 @@ mod tests {
         check(error, Some(call("tasks/result", "t-1")), Some(("t-1", false, false)));
         let news = r#"{"jsonrpc":"2.0","method":"notifications/tasks/status","params":{"taskId":"t-1","status":"completed"}}"#;
         check(news, None, Some(("t-1", false, true)));
+    }
+
+    /// A connection of agent 1 to a server at this address.
+    fn conn(ledger: &Arc<Ledger>, to: &str) -> Arc<Conn> {
+        let metrics = Metrics::new().unwrap().agent("a");
+        let identity = Identity {
+            agent: Arc::new(Agent::new(1, "a", metrics)),
+            pid: 0,
+            uid: 0,
+            exe: None,
+            process: None,
+            workflow: OfProcess::default(),
+        };
+        let to = to.parse().unwrap();
+        Arc::clone(ledger.open(identity, to, Scene::of_connection(to, None)).conn())
+    }
+
+    fn begin(tasks: &Tasks, conn: &Arc<Conn>, id: &str) -> Learnt {
+        let text = format!(
+            r#"{{"jsonrpc":"2.0","id":1,"result":{{"task":{{"taskId":"{id}","status":"working"}}}}}}"#
+        );
+        let payload = decode(text.as_bytes(), &Limits::default()).unwrap();
+        let Payload::Single(message) = &payload else { panic!("{text}") };
+        let call = Call { since: Timestamp::now(), ..call("tools/call", "slow") };
+        tasks.learn(conn, message, Some(&call), |id, call| Task {
+            id,
+            call: call.clone(),
+            scene: Scene::default(),
+            conn: Arc::clone(conn),
+            netns: Arc::new(Netns::current().unwrap()),
+            request: Vec::new(),
+        })
+    }
+
+    #[test]
+    fn a_task_is_known_at_every_address_of_its_server() {
+        let (tasks, ledger) = (Tasks::default(), Arc::default());
+        let [first, second] = ["10.0.0.7:80", "[fd00::7]:80"].map(|to| conn(&ledger, to));
+        assert!(matches!(begin(&tasks, &first, "t"), Learnt::Begun(_)));
+        assert_eq!(tasks.tool(&first, "t").as_deref(), Some("slow"));
+        assert_eq!(tasks.tool(&second, "t").as_deref(), Some("slow"));
+        assert_eq!(tasks.tool(&second, "u"), None);
+    }
+
+    #[test]
+    fn what_is_not_followed_is_counted_and_not_kept() {
+        let (tasks, ledger) = (Tasks::default(), Arc::default());
+        let conn = conn(&ledger, "10.0.0.7:80");
+        assert!(matches!(begin(&tasks, &conn, &"x".repeat(MAX_TEXT + 1)), Learnt::Unfollowed));
+        for n in 0..=PER_AGENT {
+            begin(&tasks, &conn, &n.to_string());
+        }
+        assert_eq!((tasks.unfollowed(1), tasks.unfollowed(2)), (2, 0));
+        assert_eq!(tasks.known().followed.len(), PER_AGENT);
+    }
+
+    #[test]
+    fn what_stops_have_caught_is_forgotten_once_they_are_released_and_it_is_over() {
+        let (tasks, ledger) = (Tasks::default(), Arc::default());
+        let conn = conn(&ledger, "10.0.0.7:80");
+        let Learnt::Begun(task) = begin(&tasks, &conn, "t") else { panic!("a task") };
+        let stop = |id: &str| {
+            let stop = Stop::drill(Selector::of_agent("a").unwrap(), Level::Refuse);
+            Stop { id: id.into(), ..stop }
+        };
+        let [first, second] = ["stp-1", "stp-2"].map(stop);
+        assert_eq!(tasks.catch(&first, |_| true).len(), 1);
+        assert_eq!(tasks.catch(&first, |_| true).len(), 0, "once");
+        assert_eq!(tasks.catch(&second, |_| true).len(), 1);
+        tasks.end(&task);
+        assert!(tasks.matching(&first.selector).is_empty(), "it is over");
+        tasks.release("stp-1");
+        assert!(tasks.tool(&conn, "t").is_some(), "the second still holds");
+        tasks.release("stp-2");
+        assert!(tasks.tool(&conn, "t").is_none());
     }
 }

@@ -7,6 +7,7 @@ mod causes;
 mod fates;
 mod honest;
 mod hostile;
+mod hostile_stops;
 mod levels;
 mod pairs;
 mod remote;

@@ -9,6 +9,7 @@ pub(super) fn receipt_text(receipt: &Value) -> String {
         "stop {} {} ({} {}, ordered {} by {}: {})\n",
         text(&stop["id"]),
         match (&receipt["in_force"], &receipt["in_force_at"]) {
+            _ if receipt["released"].is_object() => "is released".to_owned(),
             (Value::Bool(false), _) => "is NOT in force".to_owned(),
             (_, Value::Null) => "is in force".to_owned(),
             (_, at) => format!("is in force since {}", text(at)),
@@ -104,6 +105,12 @@ fn effect_text(effect: &Value) -> String {
         );
     }
     shown.push('\n');
+    if !effect["tasks_unknown"].is_null() {
+        shown += &format!(
+            "    {} may still run of which nothing is known\n",
+            count(&effect["tasks_unknown"], "task", "tasks")
+        );
+    }
     for cgroup in items(&effect["cgroups"]) {
         let state = match (&cgroup["populated"], &cgroup["frozen"]) {
             (Value::Bool(false), _) => "empty",

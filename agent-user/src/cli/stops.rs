@@ -18,7 +18,7 @@ use crate::spool::offline_id;
 use super::render::{drill_text, operator_text, receipt_text, scope_text, stops_table, text};
 use super::{Args, BadConfig, offline};
 
-/// A stop is in force, and the fate of some call is open; or a release needs a second person.
+/// A stop is in force, and the fate of some call is open, or a restart would lift it; or a release needs a second person.
 const OPEN: u8 = 3;
 /// How often a followed stop is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(300);
@@ -158,7 +158,7 @@ fn show(args: &Args, client: &Client, id: &str, follow: bool) -> Result<ExitCode
 }
 
 fn code(receipt: &Value) -> ExitCode {
-    match (receipt["in_force"] != false, receipt["open"] == 0) {
+    match (receipt["in_force"] != false, receipt["open"] == 0 && receipt["durable"] != false) {
         (true, true) => ExitCode::SUCCESS,
         (true, false) => ExitCode::from(OPEN),
         (false, _) => ExitCode::FAILURE,

@@ -27,7 +27,8 @@ const KEPT_HEAD: usize = 4096;
 /// How far the sending of a request has come; kept where a stop finds it.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
-    /// Bytes of the request that are still in the agent's buffer; `None` while more of it are to come.
+    /// Bytes of the request that are still in the agent's buffer; `None` while more of it are to come, and where the agent's
+    /// side ends with the answer.
     pub(super) unsent: Option<usize>,
     /// All of it has left.
     sent: bool,
@@ -111,7 +112,8 @@ impl Connection {
         let limits = self.parts.limits;
         let (len, judged) = match read(&mut self.agent, head, &limits).await {
             Ok(Reading::Whole { len, content }) => {
-                self.progress.unsent = Some(len);
+                // An agent that wants one answer gets its end too, whoever answers.
+                self.progress.unsent = head.keep_alive.then_some(len);
                 (Some(len), self.judge(head, &content, since).await)
             }
             Ok(Reading::Head) => (None, self.judge_unread(head, since)),

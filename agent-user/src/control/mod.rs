@@ -265,7 +265,11 @@ async fn carry_out<T: Serialize + Send + 'static>(
 
 /// All that is known of one stop.
 async fn receipt(Shared(control): Shared<App>, UrlPath(id): UrlPath<String>) -> Response {
-    if let Some(receipt) = control.orders.receipt(&id).filter(|receipt| receipt.report.is_some()) {
+    if let Some(mut receipt) = control.orders.receipt(&id)
+        && let Some(report) = &mut receipt.report
+    {
+        // It was when the order was carried out; asked for now is how things are now.
+        report.in_force &= receipt.released.is_none();
         return Json(receipt).into_response();
     }
     // Carried out by an earlier daemon, or released long ago.

@@ -4,6 +4,7 @@
 //! peers could read in two ways is [`Undecodable`]; JSON that is no JSON-RPC is not our business and passes.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 
 use super::json::{Scanner, Stop};
 use super::members::{Params, ResultMembers, blame_case_variant};
@@ -138,6 +139,11 @@ fn batch<'a>(scanner: &mut Scanner<'a>) -> Result<Payload<'a>, Undecodable> {
         }
         Ok(())
     })?;
+    let requests = messages.iter().filter(|message| matches!(message.kind, Kind::Request { .. }));
+    let mut ids = HashSet::new();
+    if !requests.filter_map(Message::id).all(|id| ids.insert(id.loose_key())) {
+        scanner.blame(Undecodable::DuplicateId);
+    }
     match (messages.is_empty(), others) {
         (true, _) => Ok(Payload::NotJsonRpc),
         (false, true) => Err(Undecodable::BatchElement),
@@ -221,9 +227,19 @@ impl<'a> RawId<'a> {
         }
     }
 
-    /// Whether another id, given as its JSON text, is the same.
+    /// Whether a peer may mean another id, given as its JSON text, by this one: it is the same, or the same number as many
+    /// decoders read numbers. They answer `1.0` by `1`, and large ones rounded.
     pub fn matches(&self, raw: &str) -> bool {
-        self.raw == raw || RawId::of(raw).key() == self.key()
+        self.raw == raw || RawId::of(raw).loose_key() == self.loose_key()
+    }
+
+    /// The same for all ids that match each other.
+    fn loose_key(&self) -> Cow<'a, str> {
+        match self.raw.parse::<f64>() {
+            // Adding zero makes -0 the same as 0.
+            Ok(number) if self.kind != IdKind::String => Cow::Owned((number + 0.0).to_string()),
+            _ => self.key(),
+        }
     }
 }
 
@@ -420,5 +436,35 @@ mod tests {
         check_refused(&format!("[{{}},{ping}]"), Undecodable::BatchElement);
         check_refused(&format!("[[],{ping}]"), Undecodable::BatchElement);
         check_refused(&format!("[{}]", vec![ping; MAX_BATCH + 1].join(",")), Undecodable::BatchTooLong);
+    }
+
+    #[test]
+    fn ids_match_as_peers_read_them() {
+        let check = |sent, answered, expect| {
+            assert_eq!(RawId::of(sent).matches(answered), expect, "{sent} {answered}")
+        };
+        for (sent, answered) in [
+            ("1.0", "1"),
+            ("1e0", "1"),
+            ("-0", "0"),
+            ("12345678901234567890123", "1.2345678901234568e+22"),
+            (r#""\u0061""#, r#""a""#),
+        ] {
+            check(sent, answered, true);
+        }
+        for (sent, answered) in
+            [("1", r#""1""#), ("1", "2"), ("null", "0"), (r#""nan""#, r#""NaN""#), ("1.5", "1")]
+        {
+            check(sent, answered, false);
+        }
+    }
+
+    #[test]
+    fn two_requests_of_one_id_are_no_batch() {
+        let request = |id: &str| format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"ping"}}"#);
+        let batch = |ids: [&str; 2]| format!("[{},{}]", request(ids[0]), request(ids[1]));
+        check_refused(&batch(["1", "1"]), Undecodable::DuplicateId);
+        check_refused(&batch(["1", "1.0"]), Undecodable::DuplicateId);
+        assert!(matches!(decoded(&batch(["1", r#""1""#])), Ok(Payload::Batch(_))));
     }
 }

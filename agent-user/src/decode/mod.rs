@@ -21,7 +21,7 @@ pub mod members;
 mod mutate;
 #[cfg(test)]
 mod replay;
-mod sentinel;
+pub mod sentinel;
 pub mod sniff;
 pub mod sse;
 mod strings;

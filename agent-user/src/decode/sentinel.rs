@@ -11,6 +11,27 @@ pub(super) fn decode(value: &[u8]) -> Option<Cow<'_, [u8]>> {
     }
 }
 
+/// The header value that stands for `text`: coded where it could not stand there as it is, or would be taken for coded.
+pub fn encode(text: &str) -> Cow<'_, str> {
+    let is_plain = text.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic()) && text.trim() == text;
+    if is_plain && !text.is_empty() && !text.starts_with("=?") {
+        return Cow::Borrowed(text);
+    }
+    let mut coded = String::from("=?base64?");
+    for three in text.as_bytes().chunks(3) {
+        let bits =
+            three.iter().fold(0_u32, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - three.len()));
+        for place in 0..4 {
+            let digit = (bits >> (18 - 6 * place)) & 63;
+            coded.push(if place > three.len() { '=' } else { char::from(DIGITS[digit as usize]) });
+        }
+    }
+    coded.push_str("?=");
+    Cow::Owned(coded)
+}
+
+const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
 /// Standard base64 with padding (RFC 4648, section 4); bits that are left over must be zero, so that there is one
 /// spelling only.
 fn base64(coded: &[u8]) -> Option<Vec<u8>> {
@@ -71,5 +92,27 @@ mod tests {
         check("=?base64?Y===?=", None);
         check("=?base64?YW=j?=", None);
         check("=?base64?====?=", None);
+    }
+
+    #[test]
+    fn what_is_encoded_decodes_to_itself() {
+        for text in [
+            "plain-1",
+            "two words",
+            "",
+            " a",
+            "a\r\nX-Evil: b",
+            "\u{fc}",
+            "=?base64?YQ==?=",
+            "ab",
+            "abc",
+            "abcd\n",
+        ] {
+            let value = encode(text);
+            assert!(value.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic()), "{value}");
+            assert_eq!(decode(value.as_bytes()).as_deref(), Some(text.as_bytes()), "{value}");
+        }
+        assert_eq!(encode("task 7"), "task 7");
+        assert_eq!(encode("\u{fc}"), "=?base64?w7w=?=");
     }
 }

@@ -29,6 +29,8 @@ pub enum Undecodable {
     BatchElement,
     /// A batch of more than [`MAX_BATCH`](super::jsonrpc::MAX_BATCH) messages.
     BatchTooLong,
+    /// Two requests of a batch with one id: whose answer is whose?
+    DuplicateId,
 }
 
 impl Undecodable {
@@ -47,6 +49,7 @@ impl Undecodable {
             Self::Shape => "jsonrpc_shape",
             Self::BatchElement => "batch_element",
             Self::BatchTooLong => "batch_too_long",
+            Self::DuplicateId => "duplicate_id",
         }
     }
 

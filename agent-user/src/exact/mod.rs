@@ -12,7 +12,6 @@ use std::sync::{Arc, LazyLock, Mutex};
 
 use loom::model::Builder;
 use loom::thread;
-use tokio::sync::Semaphore;
 
 use crate::decide::policy::Policy;
 use crate::decide::stop::{Level, Selector, Stop, Terms};
@@ -71,7 +70,7 @@ const BYTES: usize = 2;
 
 fn agent(number: u32, name: &str) -> Arc<Agent> {
     let metrics = Metrics::new().unwrap().agent(name);
-    Arc::new(Agent { number, name: name.into(), metrics, reading: Arc::new(Semaphore::new(1)) })
+    Arc::new(Agent::new(number, name, metrics))
 }
 
 fn stop(agent: &str, tool: Option<&str>, level: Level) -> Arc<Stop> {

@@ -178,6 +178,7 @@ fn to_call(number: usize) -> Call {
         method: "tools/call".into(),
         tool: Some(TOOL.into()),
         of_tool: None,
+        of_unknown: false,
         rpc_id: None,
         server: "".into(),
         session: None,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Buf;
-use tracing::warn;
+use tracing::debug;
 
 use crate::decide::policy::Bias;
 use crate::decide::{Guard, Refusal};
@@ -23,7 +23,7 @@ use crate::kernel::netns::Netns;
 use crate::ledger::{Call, Conn, Phase};
 use crate::parts::Parts;
 use crate::record::entry::{CallResult, Entry};
-use crate::tasks::Task;
+use crate::tasks::{Learnt, Task};
 
 /// How far the answer to the agent has begun.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -300,18 +300,10 @@ impl Relay<'_> {
         let begin = |id, call: &Call| {
             let (_, scene, _) = self.conn.view();
             let (netns, request) = (Arc::clone(self.netns), self.request.to_vec());
-            Task {
-                id,
-                call: call.clone(),
-                scene,
-                conn: Arc::clone(self.conn),
-                netns,
-                request,
-                caught: false.into(),
-            }
+            Task { id, call: call.clone(), scene, conn: Arc::clone(self.conn), netns, request }
         };
-        if !self.parts.tasks.learn(self.conn, message, call, begin) {
-            warn!(agent = &*self.conn.identity.agent.name, "too many tasks: a stop will not know this one");
+        if let Learnt::Unfollowed = self.parts.tasks.learn(self.conn, message, call, begin) {
+            debug!(agent = &*self.conn.identity.agent.name, "a task that a stop will know nothing of");
         }
     }
 

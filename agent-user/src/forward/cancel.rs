@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use crate::decode::head::MAX_HEADERS;
 use crate::decode::{
-    Events, Framing, Limits, Media, Method, RequestHead, parse_request, parse_response, sse,
+    Events, Framing, Limits, Media, Method, RequestHead, parse_request, parse_response, sentinel, sse,
 };
 use crate::forward::dial::dial;
 use crate::forward::request::{Held, Hold};
@@ -91,9 +91,8 @@ impl Client<'_> {
         for header in parsed.headers.iter().filter(|header| !belongs_to_body(header.name)) {
             message.extend_from_slice(&[header.name.as_bytes(), b": ", header.value, b"\r\n"].concat());
         }
-        if let Some((method, name)) =
-            routing.filter(|(_, name)| name.bytes().all(|byte| byte.is_ascii_graphic()))
-        {
+        if let Some((method, name)) = routing {
+            let name = sentinel::encode(name);
             message.extend_from_slice(format!("Mcp-Method: {method}\r\nMcp-Name: {name}\r\n").as_bytes());
         }
         let rest = format!(

@@ -14,7 +14,8 @@ use tokio::time::timeout;
 use crate::book::Late;
 use crate::decide::stop::Stop;
 use crate::decode::{
-    Body, Coding, Events, Framing, Kind, Media, Message, Method, Payload, decode, mcp, parse_response, sse,
+    Body, Coding, Events, Framing, Kind, Media, Message, Method, Payload, decode, find, mcp, parse_response,
+    sse,
 };
 use crate::fate::Fate;
 use crate::forward::answer::{Begun, Seam};
@@ -24,10 +25,10 @@ use crate::forward::side::{Reader, Side};
 use crate::forward::task_cancel;
 use crate::judge::digest;
 use crate::kernel::netns::Netns;
-use crate::ledger::{Call, Conn};
+use crate::ledger::{Call, Conn, Scene};
 use crate::parts::Parts;
 use crate::record::entry::{Cancel, Entry};
-use crate::tasks::Task;
+use crate::tasks::{Learnt, Task};
 
 /// How long a server may take to close its side, where closing is the cancel.
 const CLOSE_WITHIN: Duration = Duration::from_secs(2);
@@ -39,6 +40,8 @@ pub struct Evidence {
     pub conn: Arc<Conn>,
     pub netns: Arc<Netns>,
     pub stop: Arc<Stop>,
+    /// Of the exchange; the connection may be in another one by now.
+    pub scene: Scene,
     pub calls: Vec<Call>,
     pub server: Side,
     /// How far the answer had begun.
@@ -85,9 +88,8 @@ impl Evidence {
     /// Closing the connection is the cancel, and the operator does not want to watch instead.
     fn closing_cancels(&self) -> bool {
         let modern = Some(mcp::Revision::V2026_07_28.as_str());
-        let (_, scene, _) = self.conn.view();
         self.calls.iter().all(|call| call.revision == modern)
-            && !scene.servers.iter().any(|server| self.parts.watched.is_match(server))
+            && !self.scene.servers.iter().any(|server| self.parts.watched.is_match(server))
     }
 
     fn settle(&self, call: &Call, fate: Fate, late: Option<Late>) {
@@ -209,18 +211,17 @@ impl Evidence {
 
     /// A late answer may say that the work has only begun: then the task is cancelled as any other.
     fn cancel_task(&self, message: &Message<'_>, call: &Call) {
-        let (_, scene, _) = self.conn.view();
         let begin = |id, call: &Call| Task {
             id,
             call: call.clone(),
-            scene,
+            scene: self.scene.clone(),
             conn: Arc::clone(&self.conn),
             netns: Arc::clone(&self.netns),
             request: self.request.clone(),
-            caught: false.into(),
         };
-        self.parts.tasks.learn(&self.conn, message, Some(call), begin);
-        task_cancel::cancel_all(&self.parts, &self.stop);
+        if let Learnt::Begun(task) = self.parts.tasks.learn(&self.conn, message, Some(call), begin) {
+            task_cancel::cancel_late(&self.parts, &self.stop, &task);
+        }
     }
 
     /// A task that tells the server to cancel these calls, one after the other, and gives the decisions of those whose
@@ -240,7 +241,7 @@ impl Evidence {
             let reason = format!("stopped by an operator at {}: {}", Timestamp::now(), stop.reason);
             for call in calls {
                 // The semaphore is never closed.
-                let Ok(_permit) = parts.cancels.acquire().await else { break };
+                let _turn = conn.identity.agent.cancels.acquire().await;
                 let Some(message) = cancel::cancelled(call.rpc_id.as_deref().unwrap_or_default(), &reason)
                 else {
                     continue;
@@ -274,11 +275,22 @@ enum Heard {
     Unreadable,
 }
 
-/// Whether a JSON-RPC error tells that the call was cancelled. No code is set aside for it, so its words count; SDKs
-/// say "Request cancelled".
+/// Whether a JSON-RPC error tells that the call was cancelled. No code is set aside for it in MCP, so its message counts
+/// (SDKs say "Request cancelled"), and only the whole of it: others may quote what the agent has sent.
 fn says_cancelled(error: Option<&str>) -> bool {
-    error.is_some_and(|error| error.to_ascii_lowercase().contains("cancel"))
+    let message = error.and_then(|error| find::text(find::member(error, "message").ok()??));
+    let message = message
+        .map(|message| message.trim_end_matches('.').to_ascii_lowercase().replace("canceled", "cancelled"));
+    message.is_some_and(|message| CANCELLED.contains(&&*message))
 }
+
+const CANCELLED: [&str; 5] = [
+    "cancelled",
+    "request cancelled",
+    "request was cancelled",
+    "the request was cancelled",
+    "operation cancelled",
+];
 
 async fn more(reader: &mut Reader) -> bool {
     reader.fill().await.is_ok_and(|read| read > 0)
@@ -302,4 +314,24 @@ pub(super) fn record_cancel(
         via,
         outcome,
     }));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(message: &str, expect: bool) {
+        let error = format!(r#"{{"code":-32602,"message":"{message}","data":"cancelled"}}"#);
+        assert_eq!(says_cancelled(Some(&error)), expect, "{message}");
+    }
+
+    #[test]
+    fn only_an_error_that_says_so_is_a_cancel() {
+        check("Request cancelled", true);
+        check("The request was canceled.", true);
+        check("Unknown tool: cancel_order", false);
+        check("the transfer could not be cancelled", false);
+        assert!(!says_cancelled(None));
+    }
 }

@@ -173,6 +173,7 @@ mod tests {
         Call {
             method: method.into(),
             of_tool: None,
+            of_unknown: false,
             agent_cancelled_at: None,
             tool: (method == "tools/call").then(|| "wire_transfer".into()),
             rpc_id: rpc_id.map(Into::into),

@@ -21,15 +21,22 @@ const ASK_EVERY: Duration = Duration::from_secs(1);
 
 /// Files every task in the scope of a stop, and has each cancelled.
 pub fn cancel_all(parts: &Arc<Parts>, stop: &Arc<Stop>) {
-    for task in parts.tasks.catch(&stop.selector) {
+    cancel_those(parts, stop, |_| true);
+}
+
+/// The same for a task that a call has begun which the stop had caught: be the stop released by now, the call was refused.
+pub fn cancel_late(parts: &Arc<Parts>, stop: &Arc<Stop>, task: &Arc<Task>) {
+    cancel_those(parts, stop, |known| Arc::ptr_eq(known, task));
+}
+
+fn cancel_those(parts: &Arc<Parts>, stop: &Arc<Stop>, is: impl Fn(&Arc<Task>) -> bool) {
+    for task in parts.tasks.catch(stop, is) {
         parts.book.file_task(stop, &task);
         tokio::spawn(cancel(Arc::clone(parts), Arc::clone(stop), task));
     }
 }
 
 async fn cancel(parts: Arc<Parts>, stop: Arc<Stop>, task: Arc<Task>) {
-    // The semaphore is never closed.
-    let Ok(_permit) = parts.cancels.acquire().await else { return };
     let told = ask(&parts, &task, "tasks/cancel").await;
     let outcome = match &told {
         Ok(reply) => describe(reply),
@@ -44,10 +51,15 @@ async fn cancel(parts: Arc<Parts>, stop: Arc<Stop>, task: Arc<Task>) {
         known = ask(&parts, &task, "tasks/get").await.ok().as_ref().and_then(fate_of_task);
     }
     let (fate, late) = known.unwrap_or((Fate::Sent, None));
+    if matches!(fate, Fate::Cancelled | Fate::FinishedAfterStop) {
+        parts.tasks.end(&task);
+    }
     parts.book.settle(&stop, &task.conn, &task.call, Some(&task.id), fate, late);
 }
 
 async fn ask(parts: &Parts, task: &Task, method: &str) -> std::io::Result<Reply> {
+    // Not held between two questions: others wait for it. The semaphore is never closed.
+    let _turn = task.conn.identity.agent.cancels.acquire().await;
     let client = Client {
         request: &task.request,
         destination: task.conn.destination,
@@ -61,15 +73,23 @@ async fn ask(parts: &Parts, task: &Task, method: &str) -> std::io::Result<Reply>
     client.post(&cancel::about_task(method, &task.id, revision, &rpc_id), routing).await
 }
 
+/// JSON-RPC 2.0, section 5.1.
+const INVALID_PARAMS: i64 = -32602;
+
 type Known = (Fate, Option<Late>);
 
 /// What the answer to `tasks/cancel` tells. `None`: nothing yet.
 fn fate(reply: &Reply) -> Option<Known> {
     let response = reply.response()?;
-    if response.get("error").is_some() {
-        return Some((Fate::NotCancelable, Some(late(reply, true))));
+    match response.get("error") {
+        // What both generations answer for a task that is over, or cannot be cancelled.
+        Some(error) if error["code"] == INVALID_PARAMS => {
+            Some((Fate::NotCancelable, Some(late(reply, true))))
+        }
+        // It does not know us, or the method: that tells nothing of the task.
+        Some(_) => None,
+        None => fate_of_task(reply),
     }
-    fate_of_task(reply)
 }
 
 /// What a task that a server describes has come to. `None`: it goes on, or the answer tells nothing.
@@ -114,4 +134,24 @@ fn record(parts: &Parts, stop: &Stop, task: &Task, outcome: String) {
         via: "tasks/cancel",
         outcome: Some(outcome),
     }));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(text: &str, expect: Option<Fate>) {
+        let reply = Reply { status: 200, text: text.to_owned() };
+        assert_eq!(fate(&reply).map(|(fate, _)| fate), expect, "{text}");
+    }
+
+    #[test]
+    fn an_error_tells_of_the_task_only_where_it_is_about_the_task() {
+        check(r#"{"error":{"code":-32602,"message":"no"}}"#, Some(Fate::NotCancelable));
+        check(r#"{"error":{"code":-32601,"message":"method not found"}}"#, None);
+        check(r#"{"error":{"code":-32600,"message":"session not found"}}"#, None);
+        check(r#"{"result":{"taskId":"t","status":"cancelled"}}"#, Some(Fate::Cancelled));
+        check(r#"{"result":{}}"#, None);
+    }
 }

@@ -53,6 +53,7 @@ struct Prepared<'a> {
     workflow: Option<Arc<str>>,
     /// The tool behind the task it is about.
     of_tool: Option<Box<str>>,
+    of_unknown: bool,
     revision: Option<&'static str>,
     decision: String,
     verdict: Verdict,
@@ -96,7 +97,9 @@ pub async fn judge(
 
     target.update(&parts.gate.rules(), conn, host);
     let workflow = prepared.first().and_then(|message| message.workflow.clone());
-    let scene = target.scene(conn, head, bytes, is_mcp, workflow);
+    let modern = Some(mcp::Revision::V2026_07_28.as_str());
+    let is_modern = prepared.iter().all(|message| message.revision == modern);
+    let scene = target.scene(conn, head, bytes, (is_mcp, is_modern), workflow);
     let to_calls = |prepared: &[Prepared<'_>]| -> Vec<Call> {
         prepared.iter().map(|message| message.to_call(&scene)).collect()
     };
@@ -155,7 +158,7 @@ pub fn judge_unread(
     target.update(&parts.gate.rules(), conn, host);
     let headers = Headers::of(asking.head, asking.bytes);
     let workflow = parts.workflow.of_message(headers, None, &conn.identity.workflow);
-    let scene = target.scene(conn, asking.head, asking.bytes, conn.is_mcp(), workflow);
+    let scene = target.scene(conn, asking.head, asking.bytes, (conn.is_mcp(), false), workflow);
     let rules = parts.gate.begin(conn, scene.clone(), Vec::new());
     let stop = || rules.stop_for(&scene.facts(&conn.identity.agent.name)).cloned();
     let refusal = conn.cut_by().or_else(stop).map(Refusal::Stop).or(guard.map(Refusal::Guard));
@@ -178,10 +181,13 @@ fn prepare<'a>(
     let revision =
         call.as_ref().filter(|call| call.is_mcp).and_then(|call| mcp::revision(call, claims, None));
     let about_task = call.as_ref().filter(|call| call.method.starts_with("tasks/"));
-    let of_tool = about_task.and_then(|call| parts.tasks.tool(conn, call.name.as_deref()?));
+    let task = about_task.filter(|call| call.is_mcp).and_then(|call| call.name.as_deref());
+    let of_tool = task.and_then(|task| parts.tasks.tool(conn, task));
+    let of_unknown = task.is_some() && of_tool.is_none();
     Prepared {
         call,
         rpc_id,
+        of_unknown,
         of_tool,
         workflow: parts.workflow.of_message(headers, Some(message), &conn.identity.workflow),
         revision: revision.map(mcp::Revision::as_str),
@@ -207,6 +213,7 @@ impl Prepared<'_> {
             decision: self.decision.as_str().into(),
             since: Timestamp::now(),
             of_tool: self.of_tool.clone(),
+            of_unknown: self.of_unknown,
             agent_cancelled_at: None,
         }
     }
@@ -219,6 +226,7 @@ impl Prepared<'_> {
         let facts = Facts {
             workflow: self.workflow.as_deref(),
             tool: self.of_tool.as_deref().or(subject.name),
+            is_tool_unknown: self.of_unknown,
             ..scene.facts(&conn.identity.agent.name)
         };
         self.verdict = decide(rules, reach, &facts, &subject);
@@ -294,7 +302,7 @@ impl Prepared<'_> {
         };
         let agent = &conn.identity.agent;
         let outcome = call.cancelled_request_id.map(|id| {
-            let in_flight = parts.ledger.cancelled_by_agent(agent.number, scene.session, id);
+            let in_flight = parts.ledger.cancelled_by_agent(conn, scene.session, id);
             if in_flight { "in flight" } else { "not in flight" }.to_owned()
         });
         parts.log.record(&Entry::Cancel(Cancel {

@@ -59,26 +59,28 @@ impl Target {
         self.process = None;
     }
 
-    /// What a message with this head is part of. `is_mcp`: a message without a session id belongs to the session of its
-    /// process with this server.
+    /// What a message with this head is part of. `is_mcp`: it is also of the session of its process with this server, and
+    /// of that alone where it names none. `is_modern`: its revision has no session ids (2026-07-28), and servers do not look
+    /// for one.
     pub(super) fn scene(
         &mut self,
         conn: &Conn,
         head: &RequestHead,
         bytes: &[u8],
-        is_mcp: bool,
+        (is_mcp, is_modern): (bool, bool),
         workflow: Option<Arc<str>>,
     ) -> Scene {
-        let session = match head.mcp.session_id.map(|id| id.of(bytes)) {
-            Some(id) if !id.is_empty() => self.digest(id),
-            _ if is_mcp => {
-                let of_process = |process| Session::of_process(process, &self.server);
-                self.process = self.process.or_else(|| conn.identity.process.as_ref().map(of_process));
-                self.process
-            }
-            _ => None,
-        };
-        Scene { server: Arc::clone(&self.server), servers: Arc::clone(&self.servers), session, workflow }
+        if self.process.is_none() && is_mcp {
+            let of_process = |process| Session::of_process(process, &self.server);
+            self.process = conn.identity.process.as_ref().map(of_process);
+        }
+        let process = self.process.filter(|_| is_mcp);
+        let id = head.mcp.session_id.map(|id| id.of(bytes)).filter(|id| !id.is_empty());
+        let named = id.and_then(|id| self.digest(id));
+        let (session, other_session) =
+            if is_modern { (process, named) } else { (named.or(process), process) };
+        let (server, servers) = (Arc::clone(&self.server), Arc::clone(&self.servers));
+        Scene { server, servers, session, other_session, workflow }
     }
 
     fn digest(&mut self, id: &[u8]) -> Option<Session> {

@@ -77,6 +77,7 @@ impl Orders {
             "taking up an order that was given without this daemon"
         );
         self.parts.metrics.stops.with_label_values(&[left.stop.level.label()]).inc();
+        let _begun = self.begin(&left.stop);
         if self.carry_out(&left.stop, issued, Some(report)).await {
             self.forget(&left);
         } else {

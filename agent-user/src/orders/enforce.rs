@@ -119,17 +119,21 @@ pub(crate) fn enforce_on(
     Ok(())
 }
 
-/// Freezes or kills what is in a cgroup, and waits until the kernel says that it is done.
+/// Freezes or kills what is in a cgroup, and waits until the kernel says that it is done. A cgroup that is gone holds
+/// nobody.
 fn halt(dir: &Path, level: Level) -> Result<cgroup::Events> {
+    let ordered = if level == Level::Kill { cgroup::kill(dir) } else { cgroup::set_frozen(dir, true) };
+    match ordered {
+        Err(error) if cgroup::is_gone(&error) => return Ok(cgroup::Events::default()),
+        ordered => ordered?,
+    }
     if level == Level::Kill {
-        cgroup::kill(dir)?;
         let events = cgroup::wait(dir, DONE_WITHIN, |events| !events.populated)?;
         ensure!(!events.populated, "not empty after {} s", DONE_WITHIN.as_secs());
         return Ok(events);
     }
-    cgroup::set_frozen(dir, true)?;
     let events = cgroup::wait(dir, DONE_WITHIN, |events| events.frozen)?;
-    ensure!(events.frozen, "not frozen after {} s", DONE_WITHIN.as_secs());
+    ensure!(events.frozen || !events.populated, "not frozen after {} s", DONE_WITHIN.as_secs());
     Ok(events)
 }
 
@@ -166,5 +170,18 @@ fn told(process: Process, done: Done, share: sock_diag::Queues) -> ProcessEffect
         sockets_destroyed: share.sockets,
         bytes_unread: share.unread,
         bytes_unsent: share.unsent,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cgroup_that_is_gone_holds_nobody_up() {
+        for level in [Level::Freeze, Level::Kill] {
+            let events = halt(std::path::Path::new("/nowhere/cgroup"), level).unwrap();
+            assert!(!events.populated, "{level:?}");
+        }
     }
 }

@@ -21,6 +21,7 @@ use tokio::sync::Mutex;
 use tokio::time::{sleep, timeout};
 use tracing::info;
 
+use crate::agents::CarryingOut;
 use crate::decide::stop::{Escalation, Level, Operator, Selector, Stop};
 use crate::forward::task_cancel;
 use crate::ledger::Conn;
@@ -132,6 +133,7 @@ impl Orders {
             let old = turn.tickets.len().saturating_sub(TICKETS);
             turn.tickets.drain(..old);
         }
+        let _begun = self.begin(&stop);
         self.publish(|stops| stops.push(Arc::clone(&stop)));
         self.carry_out(&stop, issued, None).await;
         drop(turn);
@@ -149,6 +151,7 @@ impl Orders {
         wait: Duration,
     ) -> Result<Receipt> {
         let (issued, at) = (Instant::now(), Timestamp::now());
+        anyhow::ensure!(!reason.trim().is_empty(), "give a reason; the record of the stop will show it");
         let turn = self.take_turn().await;
         let stop = self.find(id)?;
         anyhow::ensure!(
@@ -164,12 +167,19 @@ impl Orders {
         let stop = Arc::new(further);
         // Whoever asked for its release asked for that of a lesser stop.
         self.asked().remove(&stop.id);
+        let _begun = self.begin(&stop);
         self.publish(|stops| {
             stops.iter_mut().filter(|other| other.id == stop.id).for_each(|other| *other = Arc::clone(&stop));
         });
         self.carry_out(&stop, issued, None).await;
         drop(turn);
         self.answer(&stop, wait).await
+    }
+
+    /// Call it before a stop is published, and keep what it gives until that is carried out.
+    fn begin(&self, stop: &Stop) -> CarryingOut<'_> {
+        self.parts.book.open(&stop.id);
+        self.parts.agents.carry_out()
     }
 
     /// Sees to it that a stop that was published is carried out; `offline` is what the command line has done about it
@@ -198,6 +208,9 @@ impl Orders {
         }
         // Every answer that was let through by now has told of the task it began.
         task_cancel::cancel_all(&self.parts, stop);
+        for (effect, agent) in effects.iter_mut().zip(&agents) {
+            effect.tasks_unknown = self.parts.tasks.unfollowed(agent.number);
+        }
         if stop.level >= Level::Isolate {
             enforce::enforce(&self.parts.agents, &agents, &mut effects, stop.level).await;
         }
@@ -254,11 +267,12 @@ impl Orders {
         let stop = rules.stops.iter().find(|stop| &*stop.id == id).cloned();
         let stop = stop.or_else(|| page.as_ref().and_then(|page| page.stop.clone()))?;
         let mut page = page.unwrap_or_default();
+        let report = page.reports.pop();
         Some(Receipt {
             stop: StopView::from(&*stop),
-            report: page.reports.pop(),
+            open: open_fates(&page.calls) + report.as_ref().map_or(0, Report::tasks_unknown),
+            report,
             earlier: page.reports,
-            open: open_fates(&page.calls),
             calls: page.calls,
             refused: Refusals::from(&*stop),
             release_asked: self.asked().get(id).cloned(),

@@ -76,6 +76,12 @@ impl Report {
         let in_force_at = offline.in_force_at.filter(|_| offline.in_force).or(self.in_force_at);
         Report { offline: offline.offline, note: offline.note, in_force_at, agents, ..self }
     }
+
+    /// How many tasks may still run of which nothing is known.
+    pub fn tasks_unknown(&self) -> usize {
+        let all: u64 = self.agents.iter().map(|effect| effect.tasks_unknown).sum();
+        usize::try_from(all).unwrap_or(usize::MAX)
+    }
 }
 
 /// What a stop did to one agent.
@@ -85,6 +91,10 @@ pub struct Effect {
     pub agent: Arc<str>,
     /// Open connections in scope, idle ones included.
     pub connections: usize,
+    /// Tasks that servers began for it and that are not followed, in scope or not: too many, or with an id too long. What
+    /// became of them is not known.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub tasks_unknown: u64,
     /// How many processes were in its cgroups when the order came.
     pub processes: usize,
     /// The first [`LISTED`] of them, from level `isolate` on.
@@ -217,6 +227,10 @@ pub struct Receipt {
     pub release_asked: Option<AskedView>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub released: Option<ReleaseView>,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// How many fates are not known, and may become so or not.

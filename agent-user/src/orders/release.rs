@@ -61,17 +61,22 @@ impl Orders {
         self.asked().remove(&stop.id);
         let release = ReleaseView { by, reason: reason.to_owned(), at: Timestamp::now(), asked_by };
         self.parts.book.release(&stop, release.clone());
+        self.parts.tasks.release(&stop.id);
         self.count_active();
         info!(stop = id, scope = %stop.selector, "released");
         let agents = &self.parts.agents;
-        let applied = agents.apply_to_everybody();
-        applied.with_context(|| format!("stop {id} is released, but the kernel still holds everybody"))?;
-        for agent in agents.matching(&stop.selector) {
-            let applied = agents.apply_stops(&agent).and_then(|()| agents.thaw(&agent, stop.level));
-            applied.with_context(|| {
+        // The stop is over: whatever fails here, the others are let go all the same.
+        let everybody = agents.apply_to_everybody();
+        let everybody =
+            everybody.with_context(|| format!("stop {id} is released, but the kernel still holds everybody"));
+        let each = agents.matching(&stop.selector).into_iter().map(|agent| {
+            let (applied, thawed) = (agents.apply_stops(&agent), agents.thaw(&agent, stop.level));
+            applied.and(thawed).with_context(|| {
                 format!("stop {id} is released, but the kernel still holds agent {} as stopped", agent.name)
-            })?;
-        }
+            })
+        });
+        let applied: Vec<Result<()>> = std::iter::once(everybody).chain(each).collect();
+        applied.into_iter().collect::<Result<()>>()?;
         Ok(Outcome::Released { stop: StopView::from(&*stop), release })
     }
 

@@ -80,7 +80,10 @@ impl Told {
         let view = ["id", "scope", "level", "reason", "by", "issued_at", "escalations"];
         let stop = view.into_iter().filter_map(|name| Some((name.to_owned(), order.remove(name)?)));
         let stop: Map<String, Value> = stop.collect();
-        let open = self.calls.iter().filter(|call| call["fate"] == "sent").count();
+        let open = self.calls.iter().filter(|call| call["fate"] == "sent").count() as u64;
+        let agents = order.get("agents").and_then(Value::as_array);
+        let unknown = agents.into_iter().flatten().filter_map(|agent| agent["tasks_unknown"].as_u64());
+        let open = open + unknown.sum::<u64>();
         let only_report = |order: &mut Map<String, Value>| {
             for name in ["schema", "kind", "at", "stop"].into_iter().chain(view) {
                 order.remove(name);
@@ -99,6 +102,7 @@ impl Told {
         order.insert("from_records".into(), true.into());
         if let Some(released) = self.released {
             order.insert("released".into(), released);
+            order.insert("in_force".into(), false.into());
         }
         Some(order.into())
     }
@@ -133,7 +137,7 @@ mod tests {
         assert_eq!((&receipt["calls"][1]["fate"], &receipt["open"]), (&json!("sent"), &json!(1)));
         assert_eq!(receipt["refused"], json!({"proxy": 1, "kernel": 0}));
         assert_eq!(receipt["released"], json!({"by": {"user": "a"}, "reason": "fine", "at": "t3"}));
-        assert_eq!(receipt["in_force"], true);
+        assert_eq!(receipt["in_force"], false, "any more");
         assert!(recall(&path, "stp-8").unwrap().is_none());
     }
 }

@@ -55,7 +55,7 @@ fn stop_on_a_full_disk_holds_over_a_restart_and_is_saved_once_there_is_room() {
     let mut agent = RawAgent::start(&world, "coder");
     disk.fill();
     let (id, answer) = daemon.cli().stop(&["agent=coder"], "isolate");
-    assert_eq!((answer.code, &answer.json["durable"]), (0, &json!(false)), "{answer:?}");
+    assert_eq!((answer.code, &answer.json["durable"]), (3, &json!(false)), "{answer:?}");
     assert!(problems(&answer).contains("state.json"), "it says why: {answer:?}");
     assert_isolated(&mut agent, server.address(), "in force");
     assert_eq!(daemon.cli().run(&["status"]).json["state"]["saved"], false);
@@ -91,7 +91,7 @@ fn stop_on_a_full_disk_with_the_daemon_dead_holds() {
     daemon.crash();
     disk.fill();
     let (_, answer) = daemon.cli().stop(&["--all"], "isolate");
-    assert_eq!((answer.code, &answer.json["durable"]), (0, &json!(false)), "{answer:?}");
+    assert_eq!((answer.code, &answer.json["durable"]), (3, &json!(false)), "{answer:?}");
     assert!(problems(&answer).contains("not saved"), "{answer:?}");
     daemon.cli().stop(&["agent=sibling"], "freeze");
     daemon.restart(&world);

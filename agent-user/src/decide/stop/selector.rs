@@ -92,9 +92,13 @@ pub struct Facts<'a> {
     pub agent: &'a str,
     pub workflow: Option<&'a str>,
     pub session: Option<Session>,
+    /// Another one it may be part of.
+    pub other_session: Option<Session>,
     /// Every name and address of the server, in lower case.
     pub servers: &'a [String],
     pub tool: Option<&'a str>,
+    /// It is about a task, and the tool behind that is not known: a stop of any tool holds for it.
+    pub is_tool_unknown: bool,
 }
 
 /// Compiled [`Terms`].
@@ -182,11 +186,10 @@ impl Selector {
         };
         self.matches_server(facts.agent, facts.servers)
             && is(&self.workflow, facts.workflow)
-            && self
-                .session
-                .as_ref()
-                .is_none_or(|pattern| facts.session.is_some_and(|session| pattern.matches(&session)))
-            && is(&self.tool, facts.tool)
+            && self.session.as_ref().is_none_or(|pattern| {
+                [facts.session, facts.other_session].iter().flatten().any(|session| pattern.matches(session))
+            })
+            && (facts.is_tool_unknown || is(&self.tool, facts.tool))
     }
 }
 
@@ -222,8 +225,10 @@ mod tests {
             agent: "payments/bot-1",
             workflow: Some("w-7"),
             session: Session::of_id(b"secret"),
+            other_session: None,
             servers: &servers,
             tool: Some("wire_transfer"),
+            is_tool_unknown: false,
         };
         assert_eq!(selector(words).matches(&facts), expect, "{words:?}");
     }
