@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Buf;
 use jiff::Timestamp;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::book::Late;
 use crate::decide::stop::Stop;
@@ -30,6 +30,10 @@ use crate::parts::Parts;
 use crate::record::entry::{Cancel, Entry};
 use crate::tasks::{Learnt, Task};
 
+/// Longest wait for a stop to come into force before servers are told.
+const IN_FORCE_WITHIN: Duration = Duration::from_secs(2);
+/// Time for the answer to the operator.
+const ANSWERED_WITHIN: Duration = Duration::from_millis(20);
 /// How long a server may take to close its side, where closing is the cancel.
 const CLOSE_WITHIN: Duration = Duration::from_secs(2);
 
@@ -53,6 +57,9 @@ pub struct Evidence {
 impl Evidence {
     /// Tells the server and learns the fate of every call.
     pub async fn follow(mut self) {
+        // The stop comes into force first, and its operator gets the answer: what is told here can wait that long.
+        let _ = timeout(IN_FORCE_WITHIN, self.parts.ledger.settled()).await;
+        sleep(ANSWERED_WITHIN).await;
         if self.closing_cancels() {
             for call in &self.calls {
                 record_cancel(&self.parts, &self.conn, &self.stop, call, "close", None);
