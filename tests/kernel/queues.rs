@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use interlock::kernel::sock_diag::{LISTED, Protocol};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-use crate::lab::{Lab, until};
+use crate::lab::{AGENT, Lab, until};
 
 #[test]
 #[cfg_attr(not(feature = "root-tests"), ignore = "needs root and BPF")]
@@ -49,6 +49,37 @@ fn fin_is_no_byte() {
     agent.must(&format!("shutdown {handle}"));
     let destroyed = lab.destroy();
     assert_eq!((destroyed.tcp, destroyed.unread, destroyed.unsent), (1, 4, 3));
+}
+
+#[test]
+#[cfg_attr(not(feature = "root-tests"), ignore = "needs root and BPF")]
+fn direct_sockets_of_every_cgroup_go_and_redirected_ones_stay() {
+    let lab = Lab::new();
+    // Older than the agent, and so not redirected: one in its cgroup and one in each of two below, among which the
+    // kernel's filter has to choose.
+    lab.let_go();
+    let mut probes = vec![lab.agent()];
+    for name in ["one", "two"] {
+        let below = lab.agent_dir().join(name);
+        std::fs::create_dir(&below).expect("a cgroup below");
+        probes.push(lab.probe(&below));
+    }
+    let mut direct = Vec::new();
+    for probe in &mut probes {
+        let handle = probe.must("socket 2 1 0");
+        probe.must(&format!("connect {handle} 127.0.0.1:{}", lab.ports().port4));
+        direct.push(lab.accept4().0);
+    }
+    lab.hold();
+    lab.connected(&mut probes[0], "192.0.2.7:80");
+    let (mut redirected, _) = lab.accept4();
+    lab.isolate();
+    let dirs = [lab.agent_dir().to_owned()];
+    let destroyed = lab.kernel.destroy_direct_below(&dirs, &[AGENT].into()).expect("destroy");
+    assert_eq!((destroyed.tcp, destroyed.left), (3, 0), "{:?}", destroyed.sockets);
+    redirected.write_all(b"still there").expect("the redirected connection is the daemon's to end");
+    let rest = lab.kernel.destroy_below(&dirs, &[AGENT].into()).expect("destroy");
+    assert_eq!(rest.tcp, 1, "it was there: {:?}", rest.sockets);
 }
 
 #[test]

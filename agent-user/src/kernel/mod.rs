@@ -9,6 +9,7 @@ pub mod cgroup;
 mod destroy;
 mod destroyed;
 mod events;
+mod filter;
 mod link;
 mod load;
 mod maps;

@@ -13,6 +13,7 @@ use agent_abi::{Origin, Tag};
 
 use super::destroyed::MESSAGE;
 pub use super::destroyed::{Destroyed, LISTED, Protocol, Queues, Socket};
+use super::filter;
 
 /// Which sockets.
 #[derive(Clone, Copy, Debug)]
@@ -83,6 +84,7 @@ const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const SOCK_DESTROY: u16 = 21;
 const INET_DIAG_SK_BPF_STORAGES: u16 = 20;
 const INET_DIAG_CGROUP_ID: u16 = 21;
+const INET_DIAG_REQ_BYTECODE: u16 = 1;
 const INET_DIAG_REQ_SK_BPF_STORAGES: u16 = 2;
 const SK_DIAG_BPF_STORAGE: u16 = 1;
 const SK_DIAG_BPF_STORAGE_REQ_MAP_FD: u16 = 1;
@@ -136,6 +138,10 @@ impl Diag {
             };
             let wanted: Vec<u8> = maps.iter().flat_map(wanted).collect();
             body.extend(attribute(INET_DIAG_REQ_SK_BPF_STORAGES | NLA_F_NESTED, &wanted));
+        }
+        // What bears a tag and was made elsewhere was redirected, if it is TCP: of thousands of sockets few remain.
+        if matches!(scope.stored, Stored::Direct { .. }) && protocol == IPPROTO_TCP {
+            body.extend(attribute(INET_DIAG_REQ_BYTECODE, &filter::made_in(scope.cgroup_ids)));
         }
         self.send(SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST | NLM_F_DUMP, &body)?;
         loop {
