@@ -26,14 +26,13 @@ use crate::forward::task_cancel;
 use crate::judge::digest;
 use crate::kernel::netns::Netns;
 use crate::ledger::{Call, Conn, Scene};
+use crate::orders::ANSWERED_WITHIN;
 use crate::parts::Parts;
 use crate::record::entry::{Cancel, Entry};
 use crate::tasks::{Learnt, Task};
 
 /// Longest wait for a stop to come into force before servers are told.
 const IN_FORCE_WITHIN: Duration = Duration::from_secs(2);
-/// Time for the answer to the operator.
-const ANSWERED_WITHIN: Duration = Duration::from_millis(20);
 /// How long a server may take to close its side, where closing is the cancel.
 const CLOSE_WITHIN: Duration = Duration::from_secs(2);
 
