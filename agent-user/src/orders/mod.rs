@@ -36,7 +36,7 @@ use self::receipt::{AskedView, Effect, Receipt, Refusals, Report, StopView, open
 const SETTLE_WITHIN: Duration = Duration::from_secs(2);
 
 /// Time for the answer to the operator, before what can wait goes on.
-pub(crate) const ANSWERED_WITHIN: Duration = Duration::from_millis(20);
+pub(crate) const ANSWERED_WITHIN: Duration = Duration::from_millis(50);
 
 /// Takes orders one at a time.
 #[derive(Debug)]
@@ -331,7 +331,7 @@ impl Orders {
 /// Ends connections that a stop has cut at rest. They take no part in anything any more, so they can wait until the
 /// operator has the answer, and go a few at a time: thousands at once would hold up all others.
 async fn end_all(conns: Vec<Arc<Conn>>) {
-    sleep(ANSWERED_WITHIN).await;
+    sleep(2 * ANSWERED_WITHIN).await;
     for few in conns.chunks(64) {
         few.iter().for_each(|conn| conn.wake.notify_one());
         sleep(Duration::from_millis(2)).await;
