@@ -319,7 +319,7 @@ impl Agents {
         held.retain(|path, held| {
             let dir = self.dir(path);
             let settled = held.made.is_some_and(|made| made.elapsed() > ENTER_WITHIN);
-            if settled && !cgroup::is_populated(&dir) {
+            if settled && !cgroup::events(&dir).is_ok_and(|events| events.populated) {
                 // Fails when a process has just entered it, which then shows as populated.
                 let _ = std::fs::remove_dir(&dir);
             }

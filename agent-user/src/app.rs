@@ -13,6 +13,7 @@ use crate::config::Config;
 use crate::control::remote::Endpoint;
 use crate::control::{self, Control};
 use crate::daemon::{Daemon, listen_for_agents};
+use crate::decide::policy::Policy;
 use crate::decode::Limits;
 use crate::forward::own::OwnEndpoint;
 use crate::hold::Hold;
@@ -24,7 +25,7 @@ use crate::place::Places;
 use crate::record::entry::{self, Entry};
 use crate::record::log::Log;
 use crate::record::metrics::Metrics;
-use crate::reload::{self, Reloader};
+use crate::reload::Reloader;
 use crate::selectors::Selectors;
 use crate::spool::Spool;
 use crate::state::State;
@@ -35,10 +36,10 @@ use crate::workflow::Extractors;
 /// How often the daemon tells the kernel that it lives.
 const BEAT_EVERY: Duration = Duration::from_secs(1);
 
-/// Runs the daemon until it is told to end.
-pub fn run(config: &Config) -> Result<()> {
+/// Runs the daemon until it is told to end. `rules` is what the rules file says, and its text.
+pub fn run(config: &Config, rules: Option<(Policy, String)>) -> Result<()> {
     let selectors = Selectors::compile(&config.agents)?;
-    let (policy, rules_text) = config.rules.as_deref().map(reload::load).transpose()?.unwrap_or_default();
+    let (policy, rules_text) = rules.unwrap_or_default();
     raise_file_limit();
     let state = Arc::new(State::load(&config.state_dir)?);
     let socket = control::bind(&config.runtime_dir)?;

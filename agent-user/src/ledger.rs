@@ -50,6 +50,11 @@ pub struct Call {
     pub agent_cancelled_at: Option<Timestamp>,
 }
 
+/// A destination with and without its port.
+fn addresses(destination: SocketAddr) -> [String; 2] {
+    [destination.to_string(), destination.ip().to_string()]
+}
+
 impl Call {
     /// Why it got no answer: the agent's own wish comes before what the server then did.
     pub fn cause(&self, cause: Option<&'static str>) -> Option<&'static str> {
@@ -80,7 +85,7 @@ pub struct Scene {
 impl Scene {
     /// Of a connection that has said nothing yet.
     pub fn of_connection(destination: SocketAddr, workflow: Option<Arc<str>>) -> Scene {
-        let servers = [destination.to_string(), destination.ip().to_string()];
+        let servers = addresses(destination);
         Scene { server: servers[0].as_str().into(), servers: servers.into(), workflow, ..Scene::default() }
     }
 
@@ -166,7 +171,7 @@ impl Conn {
 
     /// Where it goes, with and without the port.
     pub fn addresses(&self) -> [String; 2] {
-        [self.destination.to_string(), self.destination.ip().to_string()]
+        addresses(self.destination)
     }
 
     /// Registers calls, before the rules are read for them: by [`crate::gate::Gate::begin`].
@@ -212,6 +217,11 @@ impl Conn {
             return Meeting::Cut;
         }
         Meeting::Rests
+    }
+
+    /// What its exchange is part of.
+    pub fn scene(&self) -> Scene {
+        self.state().scene.clone()
     }
 
     /// What the connection is doing now, for whoever wants to see it.

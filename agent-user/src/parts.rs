@@ -49,12 +49,12 @@ pub struct Parts {
 impl Parts {
     /// Records a server's message that was refused without being read, durably. Returns the decision id.
     pub async fn record_guard(&self, conn: &Conn, method: &str, refusal: &Refusal) -> String {
-        self.record_unread(conn, method, refusal, &conn.view().1, &Verdict::of_unread(refusal)).await
+        self.record_unread(conn, method, refusal, &conn.scene(), &Verdict::of_unread(refusal)).await
     }
 
     /// The same for what an agent sent, which may be one denial too many.
     pub async fn record_denial(&self, conn: &Conn, method: &str, refusal: &Refusal) -> String {
-        let (agent, (_, scene, _)) = (&conn.identity.agent.name, conn.view());
+        let (agent, scene) = (&conn.identity.agent.name, conn.scene());
         let mut verdict = Verdict::of_unread(refusal);
         verdict.tripwires = self.gate.rules().policy.tripwires_of_unread(agent, &scene.servers);
         self.tripwires.count(agent, &mut verdict, Instant::now());

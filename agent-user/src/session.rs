@@ -10,6 +10,8 @@ use std::sync::OnceLock;
 use globset::{Glob, GlobMatcher};
 use sha2::{Digest, Sha256};
 
+use crate::kernel::process;
+
 const DIGITS: usize = 12;
 const LEN: usize = 2 + DIGITS;
 
@@ -74,17 +76,8 @@ impl Session {
 impl Process<'static> {
     /// A process that is there now.
     pub fn read(pid: u32) -> Option<Process<'static>> {
-        let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
-        Some(Process { pid, started: start_time(&stat)?, boot: boot_id() })
+        Some(Process { pid, started: process::start_ticks(pid).ok()?, boot: boot_id() })
     }
-}
-
-/// Field 22 of `/proc/PID/stat`: proc_pid_stat(5). Field 2 is the name in parentheses, which may have spaces,
-/// parentheses and line feeds of its own.
-fn start_time(stat: &[u8]) -> Option<u64> {
-    let name_end = memchr::memrchr(b')', stat)?;
-    let rest = std::str::from_utf8(stat.get(name_end + 1..)?).ok()?;
-    rest.split_ascii_whitespace().nth(22 - 3)?.parse().ok()
 }
 
 /// Random for each boot: random(4). Empty where it cannot be read.
@@ -188,20 +181,6 @@ mod tests {
             session("b"),
         ];
         assert!(!others.contains(&first));
-    }
-
-    #[test]
-    fn start_time_is_behind_any_name() {
-        let tail = "S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20 21";
-        for name in ["cat", "a b", ") S 1 (", "x\ny", ""] {
-            assert_eq!(start_time(format!("42 ({name}) {tail}\n").as_bytes()), Some(4711), "{name}");
-        }
-        assert_eq!(start_time(b"42 (\xff) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711"), Some(4711));
-        for bad in
-            [&b""[..], b"42 (a", b"42 (a) S 1 2", b"42 (a) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 x"]
-        {
-            assert_eq!(start_time(bad), None);
-        }
     }
 
     #[test]

@@ -63,7 +63,7 @@ fn process_that_has_ended_is_gone_for_every_question() {
     let errors = [
         process::of_pid(pid).map(drop),
         process::sockets(pid).map(drop),
-        process::environ(pid, "A").map(drop),
+        process::start_ticks(pid).map(drop),
         process::login(pid).map(drop),
     ];
     for answer in errors {
@@ -82,8 +82,7 @@ fn processes_that_come_and_go_break_no_list() {
     until("the shells", || (cgroup::procs(cgroup.dir()).ok()?.len() >= 4).then_some(()));
     for _ in 0..200 {
         for found in process::in_cgroup(cgroup.dir(), 100).expect("processes").list {
-            for answer in [process::sockets(found.pid).map(drop), process::environ(found.pid, "A").map(drop)]
-            {
+            for answer in [process::sockets(found.pid).map(drop), process::start_ticks(found.pid).map(drop)] {
                 assert!(
                     answer.as_ref().is_ok_and(|()| true)
                         || answer.is_err_and(|error| process::is_gone(&error))
@@ -105,21 +104,7 @@ fn dead_process_that_nobody_waited_for_is_no_panic() {
     assert!(
         process::sockets(child.id()).map_or_else(|error| process::is_gone(&error), |found| found.is_empty())
     );
-    assert_eq!(process::environ(child.id(), "A").ok().flatten(), None);
     child.wait().expect("it ends");
-}
-
-#[test]
-#[cfg_attr(not(feature = "root-tests"), ignore = "needs root and BPF")]
-fn variable_of_the_environment_is_read() {
-    let long = "x".repeat(100_000);
-    let child = sleeper("", &[("BEFORE", &*long), ("WORKFLOW_ID", "wf-1"), ("WORKFLOW", "other")]);
-    let read = |name| process::environ(child.id(), name).expect("it runs");
-    assert_eq!(read("WORKFLOW_ID").as_deref(), Some("wf-1"));
-    assert_eq!(read("WORKFLOW").as_deref(), Some("other"));
-    assert_eq!(read("BEFORE").map(|value| value.len()), Some(4096));
-    assert_eq!(read("ABSENT"), None);
-    end(child);
 }
 
 #[test]

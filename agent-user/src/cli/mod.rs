@@ -158,10 +158,8 @@ impl Args {
         match &self.command {
             Command::Run { config } => {
                 let config = Config::load(config).context(BadConfig)?;
-                if let Some(rules) = &config.rules {
-                    reload::load(rules).context(BadConfig)?;
-                }
-                app::run(&config)?;
+                let rules = config.rules.as_deref().map(reload::load).transpose().context(BadConfig)?;
+                app::run(&config, rules)?;
             }
             Command::Hold { config } => {
                 let held = hold::run(&Config::load(config).context(BadConfig)?)?;

@@ -24,7 +24,7 @@ impl Connection {
     /// A stop ends what is in flight: fates are filed, pending ids answered in their protocol, streams ended. Returns
     /// `None` where the agent's side is in order and may go on, to have its next message refused.
     pub(super) async fn stop(&mut self, stop: &Arc<Stop>) -> Option<End> {
-        let (_, scene, _) = self.conn.view();
+        let scene = self.conn.scene();
         let (phase, calls) = self.conn.stop();
         let fate = phase.fate();
         let follows = fate == Fate::Sent && self.server.is_some();

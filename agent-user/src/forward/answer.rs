@@ -298,7 +298,7 @@ impl Relay<'_> {
     /// Takes notice of tasks that begin or end.
     fn learn(&self, message: &Message<'_>, call: Option<&Call>) {
         let begin = |id, call: &Call| {
-            let (_, scene, _) = self.conn.view();
+            let scene = self.conn.scene();
             let (netns, request) = (Arc::clone(self.netns), self.request.to_vec());
             Task { id, call: call.clone(), scene, conn: Arc::clone(self.conn), netns, request }
         };

@@ -127,21 +127,6 @@ impl Links {
     }
 }
 
-/// As [`Links::health`], for whoever has no [`Links`]: opens each pin for a moment and makes nothing.
-pub(super) fn health_of_pinned(dir: &Path) -> anyhow::Result<Vec<LinkHealth>> {
-    let mut found = Vec::new();
-    for place in pinned(dir)? {
-        let path = dir.join(place.file_name());
-        match sys::open_pin(&path) {
-            Ok(link) => found.push(health(dir, &place, link.as_fd())),
-            // Unpinned by a living daemon since the folder was read.
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(error) => return Err(error).with_context(|| format!("open link {}", path.display())),
-        }
-    }
-    Ok(found)
-}
-
 /// Whether a link of this hook that is pinned there does its work, on whichever cgroup.
 pub(super) fn is_attached_somewhere(dir: &Path, hook: &str) -> anyhow::Result<bool> {
     let mut places = pinned(dir)?.into_iter().filter(|place| place.hook == hook);

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use agent_abi::{AgentState, MODE_ISOLATED};
 use anyhow::ensure;
 
-use super::link::{self, LinkHealth};
+use super::link;
 use super::maps::Maps;
 use super::sock_diag::Destroyed;
 use super::{cgroup, version_dir};
@@ -48,7 +48,7 @@ impl Offline {
     ///
     /// # Errors
     /// Where no hook is attached any more nobody obeys: it is written all the same, and takes force when a daemon
-    /// attaches. [`Offline::health`] tells of one hook that is missing among others.
+    /// attaches.
     pub fn isolate_everybody(&self, errno: u32) -> anyhow::Result<()> {
         self.maps.set_everybody(Some(AgentState { mode: MODE_ISOLATED, errno }))?;
         self.ensure_obeyed()
@@ -85,11 +85,6 @@ impl Offline {
         let agents: HashSet<u32> = agents.collect();
         let dirs: Vec<PathBuf> = held.into_iter().map(|cgroup| cgroup.dir).collect();
         self.maps.destroy_below(&dirs, &agents)
-    }
-
-    /// Whether every pinned link does its work, as the kernel says. Links of cgroups that are gone show as detached.
-    pub fn health(&self) -> anyhow::Result<Vec<LinkHealth>> {
-        link::health_of_pinned(&self.links)
     }
 
     fn ensure_obeyed(&self) -> anyhow::Result<()> {

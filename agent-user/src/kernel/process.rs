@@ -1,12 +1,13 @@
 //! What a process is, as the kernel tells it: for the evidence of a stop, read before it is carried out.
 //!
 //! A process may end at any moment; what it was is then an error ([`is_gone`]) or left out of a list, never a fact
-//! about another process that has got its number. Nothing here reads a process's memory but [`environ`].
+//! about another process that has got its number. Nothing here reads a process's memory,
+//! which it could make unreadable for as long as it likes.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::{self, ErrorKind, Read as _};
+use std::io::{self, ErrorKind};
 use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 
@@ -75,6 +76,14 @@ pub fn of_pid(pid: u32) -> io::Result<Process> {
     })
 }
 
+/// When a process began, in clock ticks after boot: with its number it names the process for good.
+///
+/// # Errors
+/// It is gone ([`is_gone`]).
+pub fn start_ticks(pid: u32) -> io::Result<u64> {
+    parse_start(&Proc::open(pid)?.read("stat")?).ok_or_else(broken)
+}
+
 /// The inodes of the sockets that a process holds open, of any kind, among its first 65,536 descriptors. Read it before
 /// the process is killed. Sockets in the private descriptor table of a thread, or on their way between two processes,
 /// are not found; they are destroyed all the same.
@@ -89,22 +98,6 @@ pub fn sockets(pid: u32) -> io::Result<HashSet<u64>> {
         inodes.extend(parse_socket(target.as_os_str()));
     }
     Ok(inodes)
-}
-
-/// A variable of the environment that a process was started with; of two with one name the first, at most its first
-/// 4,096 bytes, within the first mebibyte. `None`: it has none of that name. This is the process's own claim: it can
-/// write there.
-///
-/// It can also make this call hang, with memory that does not answer (userfaultfd, FUSE): call it on a thread that may
-/// be lost, and let nothing that stops an agent wait for it.
-///
-/// # Errors
-/// The process is gone ([`is_gone`]).
-pub fn environ(pid: u32, name: &str) -> io::Result<Option<String>> {
-    let mut bytes = Vec::new();
-    let length = File::open(Proc::open(pid)?.path("environ"))?.take(MAX_ENVIRON).read_to_end(&mut bytes)?;
-    let is_whole = u64::try_from(length).is_ok_and(|length| length < MAX_ENVIRON);
-    Ok(find_variable(&bytes, name.as_bytes(), is_whole))
 }
 
 /// The user who logged in and began what led to a process, kept by the kernel through every change of user
@@ -139,8 +132,6 @@ pub fn is_gone(error: &io::Error) -> bool {
 }
 
 const MAX_DESCRIPTORS: usize = 65_536;
-const MAX_ENVIRON: u64 = 1024 * 1024;
-const MAX_VALUE: usize = 4096;
 const NO_LOGIN: u32 = u32::MAX;
 
 /// The folder of a process. It stays that process's when the number goes to another one.
@@ -196,16 +187,6 @@ fn parse_login(text: &[u8]) -> Option<u32> {
     (uid != NO_LOGIN).then_some(uid)
 }
 
-/// `is_whole`: the last one needs no zero behind it.
-fn find_variable(environ: &[u8], name: &[u8], is_whole: bool) -> Option<String> {
-    let mut variables = environ.split(|byte| *byte == 0);
-    if !is_whole {
-        variables.next_back();
-    }
-    let value = variables.find_map(|variable| variable.strip_prefix(name)?.strip_prefix(b"="))?;
-    Some(String::from_utf8_lossy(&value[..value.len().min(MAX_VALUE)]).into_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::ffi::OsStrExt as _;
@@ -221,20 +202,6 @@ mod tests {
         assert_eq!(parse_start(b""), None);
         assert_eq!(parse_uid(b"Name:\tx\\nUid:\t0\nUmask:\t0022\nUid:\t1000\t0\t0\t0\n"), Some(1000));
         assert_eq!(parse_uid(b"Name:\tx\n"), None);
-    }
-
-    #[test]
-    fn variable_is_found_by_its_whole_name() {
-        let environ = b"WORKFLOW_ID=no\0XWORKFLOW=no\0WORKFLOW=a=b\0WORKFLOW=second\0EMPTY=\0odd\0LAST=cut";
-        let find = |name: &str, is_whole| find_variable(environ, name.as_bytes(), is_whole);
-        assert_eq!(find("WORKFLOW", true).as_deref(), Some("a=b"));
-        assert_eq!(find("EMPTY", true).as_deref(), Some(""));
-        assert_eq!(find("odd", true), None);
-        assert_eq!(find("WORK", true), None);
-        assert_eq!(find("LAST", true).as_deref(), Some("cut"));
-        assert_eq!(find("LAST", false), None, "the rest of it was not read");
-        let long = [b"A=".as_slice(), &[b'x'; 2 * MAX_VALUE]].concat();
-        assert_eq!(find_variable(&long, b"A", true).map(|value| value.len()), Some(MAX_VALUE));
     }
 
     #[test]

@@ -87,7 +87,7 @@ pub(crate) fn enforce_on(
     // A destroyed socket is its process's until that closes it.
     let nothing = sock_diag::Destroyed::default();
     let shares = shares(&processes, destroyed.as_ref().unwrap_or(&nothing));
-    let mut halted = Vec::new();
+    let mut not_halted = Vec::new();
     for (path, dir) in target.cgroups.iter().filter(|_| level >= Level::Freeze) {
         let state = halt(dir, level).with_context(|| format!("{} cgroup {path}", level.label()));
         match state {
@@ -96,12 +96,12 @@ pub(crate) fn enforce_on(
                 populated: events.populated,
                 frozen: events.frozen,
             }),
-            Err(error) => halted.push(error),
+            Err(error) => not_halted.push(format!("{error:#}")),
         }
     }
     let done = match level {
         Level::Refuse | Level::Isolate => Done::Isolated,
-        _ if !halted.is_empty() => Done::Unconfirmed,
+        _ if !not_halted.is_empty() => Done::Unconfirmed,
         Level::Freeze => Done::Frozen,
         Level::Kill => Done::Killed,
     };
@@ -112,9 +112,7 @@ pub(crate) fn enforce_on(
     effect.process_list =
         processes.into_iter().zip(shares).map(|(process, share)| told(process, done, share)).collect();
     let destroyed = destroyed?;
-    if let Some(error) = halted.pop() {
-        return Err(error);
-    }
+    ensure!(not_halted.is_empty(), "{}", not_halted.join("; "));
     ensure!(destroyed.left == 0, "{} sockets could not be destroyed", destroyed.left);
     Ok(())
 }

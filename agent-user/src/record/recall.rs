@@ -1,6 +1,8 @@
 //! What the records tell of a stop that this daemon has not carried out itself, or has forgotten: the same receipt,
 //! put together from its lines.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -34,6 +36,8 @@ struct Told {
     /// The orders that were carried out.
     orders: Vec<Map<String, Value>>,
     calls: Vec<Map<String, Value>>,
+    /// Where each of them is, by decision and task.
+    places: HashMap<(String, String), usize>,
     released: Option<Value>,
     refused_by_proxy: u64,
     refused_by_kernel: u64,
@@ -66,12 +70,13 @@ impl Told {
         }
         // Whoever waited for it is gone.
         record.insert("open".into(), false.into());
-        let is_same = |known: &&mut Map<String, Value>| {
-            known["decision"] == record["decision"] && known.get("task") == record.get("task")
-        };
-        match self.calls.iter_mut().find(is_same) {
-            Some(known) => *known = record,
-            None => self.calls.push(record),
+        let text = |name: &str| record.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+        match self.places.entry((text("decision"), text("task"))) {
+            Entry::Occupied(place) => self.calls[*place.get()] = record,
+            Entry::Vacant(place) => {
+                place.insert(self.calls.len());
+                self.calls.push(record);
+            }
         }
     }
 

@@ -43,11 +43,6 @@ impl Extractors {
         Extractors { list: extractors.to_owned() }
     }
 
-    /// No call has a workflow.
-    pub fn is_empty(&self) -> bool {
-        self.list.is_empty()
-    }
-
     /// Some extractor looks at the process behind a connection.
     pub fn reads_processes(&self) -> bool {
         self.list.iter().any(|extractor| matches!(extractor, Extractor::Env(_) | Extractor::Unit))
@@ -245,7 +240,9 @@ mod tests {
         let of = |yaml| extractors(yaml).of_message(Headers::of(&head, bytes), None, &OfProcess::default());
         assert_eq!(of("[{meta: m}, {context_id: true}, {header: x}]").as_deref(), Some("a"));
         assert_eq!(of("[]"), None);
-        assert!(extractors("[]").is_empty() && !extractors("[{unit: true}]").is_empty());
+        assert!(
+            !extractors("[{meta: a}]").reads_processes() && extractors("[{unit: true}]").reads_processes()
+        );
     }
 
     #[test]

@@ -123,11 +123,6 @@ pub fn procs(dir: &Path) -> anyhow::Result<Vec<u32>> {
     Ok(procs)
 }
 
-/// Whether a process is in a cgroup or below it.
-pub fn is_populated(dir: &Path) -> bool {
-    events(dir).is_ok_and(|events| events.populated)
-}
-
 /// The ids of a cgroup and of all below it.
 pub fn subtree_ids(dir: &Path) -> anyhow::Result<HashSet<u64>> {
     Ok(subtree(dir)?.iter().filter_map(|dir| id(dir).ok()).collect())
