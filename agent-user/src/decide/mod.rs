@@ -6,6 +6,7 @@
 pub mod policy;
 pub mod scope;
 pub mod stop;
+pub mod subject;
 pub mod tripwire;
 
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use std::sync::Arc;
 use policy::{Mode, Policy};
 use scope::Scope;
 use stop::{Facts, Level, Stop};
+use subject::Subject;
 use tripwire::Tripwire;
 
 /// Everything a verdict depends on, published as one value. A message is judged by exactly one snapshot.
@@ -68,15 +70,6 @@ impl Rules {
 /// Of several stops the one that goes furthest, and of these the first.
 pub fn furthest<'a>(stops: impl Iterator<Item = &'a Arc<Stop>>) -> Option<&'a Arc<Stop>> {
     stops.reduce(|first, stop| if stop.level > first.level { stop } else { first })
-}
-
-/// What a rule looks at in a message. Texts are as decoded, never as escaped on the wire.
-#[derive(Clone, Copy, Debug)]
-pub struct Subject<'a> {
-    /// The JSON-RPC method; `None` for a response.
-    pub method: Option<&'a str>,
-    /// Tool, prompt, resource or task the method names.
-    pub name: Option<&'a str>,
 }
 
 /// What becomes of a message.

@@ -9,9 +9,10 @@ use loom::future::block_on;
 
 use super::seen::{End, Seen};
 use super::{BYTES, Mistake, Order, Plan, TOOL};
+use crate::decide::decide;
 use crate::decide::policy::Policy;
 use crate::decide::stop::{Facts, Level, Stop};
-use crate::decide::{Subject, decide};
+use crate::decide::subject::Subject;
 use crate::gate::Gate;
 use crate::identity::{Agent, Identity};
 use crate::ledger::{Call, Conn, Ledger, Phase, Scene};
@@ -130,7 +131,7 @@ impl World {
         };
         let agent = &*conn.identity.agent.name;
         let reach = rules.reach(agent, &scene.servers);
-        let subject = Subject { method: Some("tools/call"), name: Some(TOOL) };
+        let subject = Subject { method: Some("tools/call"), name: Some(TOOL), ..Subject::default() };
         let facts = Facts { tool: Some(TOOL), ..scene.facts(agent) };
         if conn.cut_by().is_some() || decide(&rules, &reach, &facts, &subject).refusal.is_some() {
             // Its record is on the way to the disk.

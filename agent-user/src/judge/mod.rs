@@ -15,7 +15,8 @@ use sha2::{Digest, Sha256};
 use crate::config::Arguments;
 use crate::decide::policy::Bias;
 use crate::decide::stop::Facts;
-use crate::decide::{Guard, Reach, Refusal, Rules, Subject, Verdict, decide};
+use crate::decide::subject::Subject;
+use crate::decide::{Guard, Reach, Refusal, Rules, Verdict, decide};
 use crate::decode::{Headers, Kind, Message, Payload, RequestHead, decode, mcp};
 use crate::forward::refuse::Refused;
 use crate::ledger::{Call, Conn, Scene};
@@ -222,6 +223,7 @@ impl Prepared<'_> {
         let subject = Subject {
             method: self.call.as_ref().map(|call| &*call.method),
             name: self.call.as_ref().and_then(|call| call.name.as_deref()),
+            ..Subject::default()
         };
         let facts = Facts {
             workflow: self.workflow.as_deref(),

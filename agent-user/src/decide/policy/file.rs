@@ -128,9 +128,13 @@ impl Denials {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// What the agent sends.
+    /// What is asked: requests and notifications of the agent, and requests of the server to it.
     #[default]
     Request,
+    /// What comes back: results and errors, and notifications of the server.
+    Response,
+    /// The entries of a list of tools, prompts or resources.
+    List,
 }
 
 /// Whether a rule acts or only speaks.

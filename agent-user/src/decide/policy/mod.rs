@@ -14,8 +14,9 @@ use globset::GlobSet;
 
 use super::scope::Scope;
 use super::stop::Level;
+use super::subject::Subject;
 use super::tripwire::Tripwire;
-use super::{Refusal, Subject, Verdict};
+use super::{Refusal, Verdict};
 
 use self::index::{Index, IndexBuilder, compile_globs, compile_server_globs};
 
@@ -83,6 +84,9 @@ impl Policy {
                 ));
             }
             let context = |error: String| format!("rule {} ({}): {error}", position + 1, rule.id);
+            if rule.phase != Phase::Request {
+                return Err(context("`phase`: only `request` for now".to_owned()));
+            }
             let matches = &rule.matches;
             if let Some(globs) = &matches.tool {
                 tools.add(position, globs, "tool").map_err(context)?;
@@ -218,7 +222,7 @@ mod tests {
     fn check(rules: &str, agent: &str, method: &str, name: Option<&str>, expect: &[&str]) {
         let policy = policy(rules);
         let scope = policy.scope(agent, &["bank.internal", "10.0.0.7:443"].map(str::to_owned));
-        let verdict = policy.judge(&scope, &Subject { method: Some(method), name });
+        let verdict = policy.judge(&scope, &Subject { method: Some(method), name, ..Subject::default() });
         let fired: Vec<&str> = verdict.fired.iter().map(|id| &**id).collect();
         assert_eq!(fired, expect);
         assert_eq!(verdict.refusal.is_some(), !expect.is_empty());
@@ -261,7 +265,10 @@ mod tests {
     #[test]
     fn observe_speaks_and_does_not_act() {
         let policy = policy("  - {id: a, action: deny, mode: observe}");
-        let verdict = policy.judge(&policy.scope("x", &[]), &Subject { method: Some(CALL), name: Some("t") });
+        let verdict = policy.judge(
+            &policy.scope("x", &[]),
+            &Subject { method: Some(CALL), name: Some("t"), ..Subject::default() },
+        );
         assert!(verdict.refusal.is_none());
         assert_eq!(verdict.label(), "would_deny");
     }
@@ -269,7 +276,8 @@ mod tests {
     #[test]
     fn responses_meet_no_request_rule() {
         let policy = policy("  - {id: a, action: deny}");
-        let verdict = policy.judge(&policy.scope("x", &[]), &Subject { method: None, name: None });
+        let verdict = policy
+            .judge(&policy.scope("x", &[]), &Subject { method: None, name: None, ..Subject::default() });
         assert!(verdict.refusal.is_none() && verdict.fired.is_empty());
     }
 
@@ -280,8 +288,12 @@ mod tests {
   - {id: later, action: stop, after: {denials: 5, within: 60s}}
   - {id: seen, action: stop, mode: observe, match: {tool: read}}",
         );
-        let judge =
-            |name| policy.judge(&policy.scope("x", &[]), &Subject { method: Some(CALL), name: Some(name) });
+        let judge = |name| {
+            policy.judge(
+                &policy.scope("x", &[]),
+                &Subject { method: Some(CALL), name: Some(name), ..Subject::default() },
+            )
+        };
         let tripwires = |verdict: &Verdict| -> Vec<String> {
             verdict.tripwires.iter().map(|tripwire| tripwire.rule.to_string()).collect()
         };
@@ -370,7 +382,8 @@ mod tests {
         let matches = |glob: &str, text: &str| Glob::new(glob).unwrap().compile_matcher().is_match(text);
         for method in names {
             for name in names {
-                let verdict = policy.judge(&scope, &Subject { method: Some(method), name: Some(name) });
+                let verdict = policy
+                    .judge(&scope, &Subject { method: Some(method), name: Some(name), ..Subject::default() });
                 let fired: HashSet<String> = verdict.fired.iter().map(|id| id.to_string()).collect();
                 let mut expect = HashSet::new();
                 for (i, tool) in globs.iter().enumerate() {

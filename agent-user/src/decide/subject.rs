@@ -1,0 +1,109 @@
+//! What rules look at: one message as decoded, and what is known of whoever sent it.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::{Map, Value};
+
+use super::policy::Phase;
+use crate::session::Session;
+
+/// One message on its way. Texts are as decoded, never as escaped on the wire; what is not known is `None`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Subject<'a> {
+    pub phase: Phase,
+    pub from: Party,
+    pub agent: Sender<'a>,
+    /// Claims of the bearer token that came with the request.
+    pub user: Option<&'a User>,
+    /// The server as the agent names it: host, or `host:port`.
+    pub server: &'a str,
+    /// Where the connection really goes.
+    pub address: Option<SocketAddr>,
+    /// Digest of the session (see [`crate::session`]).
+    pub session: Option<Session>,
+    pub workflow: Option<&'a str>,
+    /// `mcp`, or `jsonrpc` for what is not MCP.
+    pub protocol: &'a str,
+    pub revision: Option<&'a str>,
+    /// The JSON-RPC method; of a response that of its request. `None`: nobody knows what it answers.
+    pub method: Option<&'a str>,
+    /// Tool, prompt, resource or task the method names; the name of an entry of a list.
+    pub name: Option<&'a str>,
+    /// JSON text of `params` of a request or notification.
+    pub params: Option<&'a str>,
+    /// JSON text of `params.arguments`.
+    pub arguments: Option<&'a str>,
+    /// What the server last said of the tool in a list.
+    pub annotations: Annotations,
+    /// JSON text of `result` of a response.
+    pub result: Option<&'a str>,
+    /// JSON text of `error` of a response.
+    pub error: Option<&'a str>,
+    /// A response with an error, or the result of a tool with `isError: true`.
+    pub is_error: bool,
+    /// From the request until its response.
+    pub took: Duration,
+    /// JSON text of one entry of a list.
+    pub item: Option<&'a str>,
+    /// Bytes of the JSON text of the whole message.
+    pub size: usize,
+    pub now: Timestamp,
+    pub recent: Recent,
+}
+
+/// Which side of the connection a message comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Party {
+    #[default]
+    Agent,
+    Server,
+}
+
+/// The agent and its process.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sender<'a> {
+    pub name: &'a str,
+    pub pid: u32,
+    pub uid: u32,
+    pub exe: Option<&'a str>,
+    /// As the configuration gives them.
+    pub labels: Option<&'a BTreeMap<String, String>>,
+}
+
+/// Whom a bearer token speaks for.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct User {
+    /// The token's signature was checked against the configured keys. Otherwise the claims are whatever the agent says.
+    pub verified: bool,
+    pub claims: Map<String, Value>,
+}
+
+/// Hints of a server about one of its tools, which it may have made up (MCP 2025-03-26 and later, `ToolAnnotations`).
+/// Where it says nothing the defaults of the revision hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Annotations {
+    /// A list with this tool in it was seen.
+    pub known: bool,
+    pub read_only: bool,
+    pub destructive: bool,
+    pub idempotent: bool,
+    pub open_world: bool,
+}
+
+impl Default for Annotations {
+    fn default() -> Annotations {
+        Annotations { known: false, read_only: false, destructive: true, idempotent: false, open_world: true }
+    }
+}
+
+/// What the agent did in the last 60 seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recent {
+    /// Requests that were let through.
+    pub calls: u64,
+    /// Messages that were refused by a rule, a guard or a default.
+    pub denials: u64,
+}
