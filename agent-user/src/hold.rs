@@ -124,7 +124,7 @@ fn settings(config: &Config, policy: &Policy) -> Settings {
     Settings {
         stale_after_ns: u64::try_from(STALE_AFTER.as_nanos()).unwrap_or(u64::MAX),
         fail_open: (config.fail == Fail::Open).into(),
-        udp_allowed: (policy.defaults.quic == Bias::Allow).into(),
+        udp_allowed: (policy.quic() == Bias::Allow).into(),
         ..Settings::default()
     }
 }

@@ -8,6 +8,7 @@ use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
+use crate::decide::subject::Sender;
 use crate::record::metrics::AgentMetrics;
 use crate::session::Process;
 use crate::workflow::{Extractors, OfProcess};
@@ -72,6 +73,13 @@ impl Identity {
             process: Process::read(origin.tgid),
             workflow,
         }
+    }
+}
+
+impl<'a> From<&'a Identity> for Sender<'a> {
+    fn from(identity: &'a Identity) -> Sender<'a> {
+        let (pid, uid) = (identity.pid, identity.uid);
+        Sender { name: &identity.agent.name, pid, uid, exe: identity.exe.as_deref(), labels: None }
     }
 }
 

@@ -253,6 +253,12 @@ impl Conn {
         call.map(|call| call.agent_cancelled_at = Some(Timestamp::now())).is_some()
     }
 
+    /// The call of this id, which stays on the ledger.
+    pub fn call(&self, id: RawId<'_>) -> Option<Call> {
+        let is = |call: &&Call| call.rpc_id.as_deref().is_some_and(|raw| id.matches(raw));
+        self.state().calls.iter().find(is).cloned()
+    }
+
     /// Takes one answered call off the ledger. The exchange goes on while others are open.
     pub fn finish(&self, id: RawId<'_>) -> Option<Call> {
         let mut state = self.state();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use globset::GlobSet;
 use jiff::Timestamp;
@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use crate::agents::Agents;
 use crate::book::Book;
 use crate::config::Arguments;
+use crate::decide::policy::Defaults;
 use crate::decide::{Refusal, Verdict};
 use crate::decode::Limits;
 use crate::forward::own::OwnEndpoint;
@@ -47,55 +48,36 @@ pub struct Parts {
 }
 
 impl Parts {
+    /// What to do for the agent of a connection where no rule can say.
+    pub fn defaults_of(&self, conn: &Conn) -> Defaults {
+        self.gate.rules().policy.defaults_of(&conn.identity.agent.name)
+    }
+
     /// Records a server's message that was refused without being read, durably. Returns the decision id.
     pub async fn record_guard(&self, conn: &Conn, method: &str, refusal: &Refusal) -> String {
-        self.record_unread(conn, method, refusal, &conn.scene(), &Verdict::of_unread(refusal)).await
+        self.record_unread(conn, method, &conn.scene(), &Verdict::of_unread(refusal)).await
     }
 
-    /// The same for what an agent sent, which may be one denial too many.
-    pub async fn record_denial(&self, conn: &Conn, method: &str, refusal: &Refusal) -> String {
-        let (agent, scene) = (&conn.identity.agent.name, conn.scene());
-        let mut verdict = Verdict::of_unread(refusal);
-        verdict.tripwires = self.gate.rules().policy.tripwires_of_unread(agent, &scene.servers);
-        self.tripwires.count(agent, &mut verdict, Instant::now());
-        let decision = self.record_unread(conn, method, refusal, &scene, &verdict).await;
-        self.tripwires.order(agent, &verdict);
-        decision
-    }
-
-    async fn record_unread(
-        &self,
-        conn: &Conn,
-        method: &str,
-        refusal: &Refusal,
-        scene: &Scene,
-        verdict: &Verdict,
-    ) -> String {
+    /// Records what was judged without being read, durably. Returns the decision id.
+    pub async fn record_unread(&self, conn: &Conn, method: &str, scene: &Scene, verdict: &Verdict) -> String {
         let decision = self.decisions.next();
         let destination = conn.destination.to_string();
-        self.metrics.denied(&conn.identity.agent.name, refusal.rule(), refusal.label());
+        let refusal = verdict.refusal.as_ref();
+        if let Some(refusal) = refusal {
+            self.metrics.denied(&conn.identity.agent.name, refusal.rule(), refusal.label());
+        }
         let entry = Entry::Decision(Decision {
-            decision: &decision,
-            conn: conn.id,
-            who: (&conn.identity).into(),
-            server: &destination,
-            destination: conn.destination,
             session: scene.session,
             workflow: scene.workflow.as_deref(),
             protocol: if conn.is_mcp() { "mcp" } else { "http" },
-            revision: None,
             method,
-            tool: None,
-            rpc_id: None,
-            verdict: "deny",
+            verdict: verdict.label(),
             rules: &verdict.fired,
             would_stop: verdict.would_stop(),
-            reason: Some(refusal.reason()),
-            stop: refusal.stop_id(),
+            reason: refusal.map(Refusal::reason),
+            stop: refusal.and_then(Refusal::stop_id),
             generation: self.gate.rules().generation,
-            arguments_digest: None,
-            arguments: None,
-            held_us: 0,
+            ..Decision::new(&decision, conn, &destination)
         });
         self.log.record_durably(&entry).await;
         decision

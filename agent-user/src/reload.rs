@@ -104,7 +104,7 @@ impl Reloader {
     }
 
     fn publish(&self, policy: Policy) -> Result<u64> {
-        let quic = policy.defaults.quic;
+        let quic = policy.quic();
         let rules = policy.len();
         self.parts.kernel.allow_udp(quic == Bias::Allow)?;
         let generation = self.parts.gate.set_policy(policy);

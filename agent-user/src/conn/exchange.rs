@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use bytes::Buf;
 
-use crate::decide::policy::Bias;
+use crate::decide::policy::{Bias, Defaults};
 use crate::decide::{Guard, Refusal};
 use crate::decode::{Body, Framing, Method, RequestHead, parse_request};
 use crate::forward::answer::{Answered, Asked, Begun, Relay};
@@ -12,9 +12,8 @@ use crate::forward::refuse::Refused;
 use crate::forward::request::{Content, Reading, read};
 use crate::forward::side::{Reader, Writer};
 use crate::forward::{End, refuse};
-use crate::judge::{Asking, Judged, judge, judge_unread};
+use crate::judge::{Asking, Judged, judge, judge_unread, refuse_bytes};
 use crate::ledger::{Conn, Phase};
-use crate::parts::count_stop;
 use crate::record::metrics::Class;
 
 use super::{Connection, Spoke, between};
@@ -92,8 +91,7 @@ impl Connection {
                 Ok(Some(head)) => return Ok((head, since)),
                 Ok(None) => {}
                 Err(malformed) => {
-                    let refusal = Refusal::Guard(Guard::Undecodable(malformed.label()));
-                    self.answer_plain("400 Bad Request", &refusal, "http").await?;
+                    self.refuse_bytes("400 Bad Request", Guard::Undecodable(malformed.label())).await?;
                     return Err(End::Malformed(malformed));
                 }
             }
@@ -116,20 +114,19 @@ impl Connection {
                 self.progress.unsent = head.keep_alive.then_some(len);
                 (Some(len), self.judge(head, &content, since).await)
             }
-            Ok(Reading::Head) => (None, self.judge_unread(head, since)),
+            Ok(Reading::Head) => (None, self.judge_unread(head, since).await),
             Ok(Reading::Oversized) => {
                 let guard = Guard::Oversized { limit: limits.message };
                 self.unreadable(guard, |defaults| defaults.oversized, "413 Content Too Large").await?;
-                (None, self.judge_unread(head, since))
+                (None, self.judge_unread(head, since).await)
             }
             Ok(Reading::Unreadable(label)) => {
                 let guard = Guard::Undecodable(label);
                 self.unreadable(guard, |defaults| defaults.undecodable, "415 Unsupported Media Type").await?;
-                (None, self.judge_unread(head, since))
+                (None, self.judge_unread(head, since).await)
             }
             Err(End::Malformed(malformed)) => {
-                let refusal = Refusal::Guard(Guard::Undecodable(malformed.label()));
-                self.answer_plain("400 Bad Request", &refusal, "http").await?;
+                self.refuse_bytes("400 Bad Request", Guard::Undecodable(malformed.label())).await?;
                 return Err(End::Malformed(malformed));
             }
             Err(end) => return Err(end),
@@ -137,11 +134,24 @@ impl Connection {
         if self.conn.is_mcp() {
             self.classify(Class::Mcp);
         }
-        if let Some((refusal, refused)) = &judged.refused {
-            return self.refuse(head, len, refusal, refused, judged.batch).await;
+        match judged {
+            Judged::Allowed { has_calls, batch } => {
+                self.dial().await?;
+                self.forward(head, len, (has_calls, batch)).await
+            }
+            Judged::Refused { calls, batch } => self.refuse(head, len, &calls, batch).await,
+            Judged::RefusedUnread { refusal, decision } => {
+                self.conn.end();
+                let ours = matches!(refusal, Refusal::Stop(_) | Refusal::Rule { .. });
+                let status = if ours { "403 Forbidden" } else { "400 Bad Request" };
+                self.agent
+                    .writer
+                    .send(&refuse::plain(status, &refusal, &decision))
+                    .await
+                    .map_err(End::agent)?;
+                Err(End::Refused)
+            }
         }
-        self.dial().await?;
-        self.forward(head, len, &judged).await
     }
 
     async fn judge(&mut self, head: &RequestHead, content: &Content, since: Instant) -> Judged {
@@ -150,9 +160,9 @@ impl Connection {
         judge(&self.parts, &self.conn, &mut self.target, &asking, content.of(buffer)).await
     }
 
-    fn judge_unread(&mut self, head: &RequestHead, since: Instant) -> Judged {
+    async fn judge_unread(&mut self, head: &RequestHead, since: Instant) -> Judged {
         let asking = Asking { head, bytes: &self.agent.reader.buffer[..head.len], since };
-        judge_unread(&self.parts, &self.conn, &mut self.target, &asking, None)
+        judge_unread(&self.parts, &self.conn, &mut self.target, &asking, None).await
     }
 
     /// Answers a refused request; none of its bytes has left.
@@ -160,16 +170,10 @@ impl Connection {
         &mut self,
         head: &RequestHead,
         len: Option<usize>,
-        refusal: &Refusal,
         refused: &[Refused],
         batch: bool,
     ) -> Result<Answered, End> {
         self.conn.end();
-        if refused.is_empty() {
-            let status = if refusal.stop_id().is_some() { "403 Forbidden" } else { "400 Bad Request" };
-            self.answer_plain(status, refusal, "http").await?;
-            return Err(End::Refused);
-        }
         let keep = head.keep_alive && len.is_some();
         self.agent.writer.send(&refuse::http(refused, batch, !keep)).await.map_err(End::agent)?;
         self.agent.reader.buffer.advance(len.unwrap_or(0));
@@ -180,26 +184,20 @@ impl Connection {
     async fn unreadable(
         &mut self,
         guard: Guard,
-        bias: impl Fn(&crate::decide::policy::Defaults) -> Bias,
+        bias: impl Fn(&Defaults) -> Bias,
         status: &str,
     ) -> Result<(), End> {
-        if bias(&self.parts.gate.rules().policy.defaults) == Bias::Allow {
+        if bias(&self.parts.defaults_of(&self.conn)) == Bias::Allow {
             return Ok(());
         }
-        self.answer_plain(status, &Refusal::Guard(guard), "http").await?;
+        self.refuse_bytes(status, guard).await?;
         Err(End::Refused)
     }
 
     /// Records and answers a refusal that belongs to no call.
-    async fn answer_plain(&mut self, status: &str, refusal: &Refusal, method: &str) -> Result<(), End> {
-        let decision = self.record_refusal(refusal, method).await;
-        self.agent.writer.send(&refuse::plain(status, refusal, &decision)).await.map_err(End::agent)
-    }
-
-    /// Records and counts a refusal that belongs to no call. Returns its decision id.
-    pub(super) async fn record_refusal(&self, refusal: &Refusal, method: &str) -> String {
-        count_stop(&self.conn.identity.agent, refusal);
-        self.parts.record_denial(&self.conn, method, refusal).await
+    async fn refuse_bytes(&mut self, status: &str, guard: Guard) -> Result<(), End> {
+        let (refusal, decision) = refuse_bytes(&self.parts, &self.conn, guard).await;
+        self.agent.writer.send(&refuse::plain(status, &refusal, &decision)).await.map_err(End::agent)
     }
 
     /// Sends an allowed request and relays its answer. `len` is `None` while the body is still on its way.
@@ -207,20 +205,20 @@ impl Connection {
         &mut self,
         head: &RequestHead,
         len: Option<usize>,
-        judged: &Judged,
+        (has_calls, batch): (bool, bool),
     ) -> Result<Answered, End> {
-        self.batch = judged.batch;
+        self.batch = batch;
         self.request.clear();
         self.request.extend_from_slice(&self.agent.reader.buffer[..head.len]);
         let Some(server) = &mut self.server else { return Err(End::ServerClosed) };
         let asked = Asked {
             method: head.method,
-            has_calls: judged.has_calls,
+            has_calls,
             continued: head.expect_continue && len.is_some(),
             keep_alive: head.keep_alive,
             may_tunnel: head.upgrade || head.method == Method::Connect,
         };
-        self.conn.set_phase(if judged.has_calls { Phase::Sending } else { Phase::Open });
+        self.conn.set_phase(if has_calls { Phase::Sending } else { Phase::Open });
         let relay = Relay {
             parts: &self.parts,
             conn: &self.conn,
@@ -235,7 +233,7 @@ impl Connection {
         let request = Request {
             ready: len.unwrap_or(head.len),
             rest: Body::new(if len.is_some() { Framing::Empty } else { head.framing }),
-            has_calls: judged.has_calls,
+            has_calls,
         };
         let sending =
             request.send(&self.conn, &mut self.agent.reader, &mut server.writer, &mut self.progress);

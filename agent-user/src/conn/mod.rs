@@ -12,8 +12,6 @@ use agent_abi::Origin;
 use tokio::net::TcpStream;
 use tracing::warn;
 
-use crate::decide::policy::Bias;
-use crate::decide::{Guard, Refusal};
 use crate::decode::{Sniff, sniff};
 use crate::forward::End;
 use crate::forward::answer::Begun;
@@ -22,7 +20,7 @@ use crate::forward::own::Source;
 use crate::forward::side::{Reader, Side};
 use crate::forward::tunnel::tunnel;
 use crate::identity::Identity;
-use crate::judge::Target;
+use crate::judge::{Target, is_refused, judge_opaque};
 use crate::kernel::netns::Netns;
 use crate::ledger::{Conn, Phase, Scene};
 use crate::parts::Parts;
@@ -120,8 +118,8 @@ impl Connection {
             if matches!(self.class, Some(Class::Http | Class::Mcp)) {
                 return self.http().await;
             }
-            // A stopped agent gets its answer from us alone.
-            if self.stop_in_force().is_none() {
+            // Who is refused gets the answer from us alone.
+            if !is_refused(&self.parts, &self.conn, &self.scene) {
                 self.dial().await?;
             }
             match self.first_bytes().await? {
@@ -131,13 +129,6 @@ impl Connection {
             }
         };
         result.await.unwrap_or_else(|end| end)
-    }
-
-    /// The stop in force for the connection, whatever it says.
-    fn stop_in_force(&self) -> Option<Refusal> {
-        let rules = self.parts.gate.rules();
-        let facts = self.scene.facts(&self.conn.identity.agent.name);
-        self.conn.cut_by().or_else(|| rules.stop_for(&facts).cloned()).map(Refusal::Stop)
     }
 
     async fn dial(&mut self) -> Result<(), End> {
@@ -171,10 +162,7 @@ impl Connection {
         self.classify(class);
         // Listed before the stop is looked for, as with calls.
         self.conn.set_phase(Phase::Open);
-        let denied = self.parts.gate.rules().policy.defaults.opaque == Bias::Deny;
-        let refusal = self.stop_in_force().or(denied.then(|| Refusal::Guard(Guard::Opaque)));
-        if let Some(refusal) = refusal {
-            self.record_refusal(&refusal, class.label()).await;
+        if judge_opaque(&self.parts, &self.conn, class.label()).await.is_some() {
             self.classify(Class::Refused);
             return Err(End::Refused);
         }

@@ -11,7 +11,7 @@ pub mod tripwire;
 
 use std::sync::Arc;
 
-use policy::{Mode, Policy};
+use policy::{Approval, Defaults, Mode, Policy};
 use scope::Scope;
 use stop::{Facts, Level, Stop};
 use subject::Subject;
@@ -31,7 +31,9 @@ pub struct Rules {
 /// to call.
 #[derive(Clone, Debug, Default)]
 pub struct Reach {
-    scope: Scope,
+    pub scope: Scope,
+    /// What to do where no rule can say.
+    pub defaults: Defaults,
     stops: Vec<Arc<Stop>>,
 }
 
@@ -39,7 +41,11 @@ impl Rules {
     /// What can concern this agent at a server of these names.
     pub fn reach(&self, agent: &str, servers: &[String]) -> Reach {
         let concerned = self.stops.iter().filter(|stop| stop.selector.matches_server(agent, servers));
-        Reach { scope: self.policy.scope(agent, servers), stops: concerned.cloned().collect() }
+        Reach {
+            scope: self.policy.scope(agent, servers),
+            defaults: self.policy.defaults_of(agent),
+            stops: concerned.cloned().collect(),
+        }
     }
 
     /// The stop in force for this: the one that goes furthest, and of these the oldest.
@@ -77,18 +83,26 @@ pub fn furthest<'a>(stops: impl Iterator<Item = &'a Arc<Stop>>) -> Option<&'a Ar
 pub struct Verdict {
     /// Why the message is refused; `None` lets it through.
     pub refusal: Option<Refusal>,
-    /// Ids of all rules that fired, enforced or observed: in policy order, then those whose count is full.
+    /// Ids of all rules that fired, enforced or observed.
     pub fired: Vec<Arc<str>>,
     /// A rule in `mode: observe` would have refused it.
     pub would_deny: bool,
     /// Rules with `action: stop` that the message matches; once it is counted, those that it trips.
     pub tripwires: Vec<Arc<Tripwire>>,
+    /// Enforced rules that ask for a person's approval.
+    pub approvals: Vec<Arc<Approval>>,
 }
 
 impl Verdict {
     /// Of something that was refused without being read.
     pub fn of_unread(refusal: &Refusal) -> Verdict {
         Verdict { refusal: Some(refusal.clone()), fired: vec![refusal.rule().into()], ..Verdict::default() }
+    }
+
+    /// A guard has something against it, too.
+    pub fn refuse(&mut self, guard: Guard) {
+        self.fired.push(guard.rule().into());
+        self.refusal.get_or_insert(Refusal::Guard(guard));
     }
 
     /// The value of the `verdict` field of records and metrics.
@@ -131,6 +145,8 @@ pub enum Guard {
     Batch,
     /// A connection whose content cannot be read.
     Opaque,
+    /// A message of a protocol revision that is not known, as it states it.
+    UnknownRevision(String),
 }
 
 impl Refusal {
@@ -166,6 +182,7 @@ impl Refusal {
             Refusal::Guard(Guard::HeaderMismatch { .. }) => "header_mismatch",
             Refusal::Guard(Guard::Batch) => "batch",
             Refusal::Guard(Guard::Opaque) => "opaque",
+            Refusal::Guard(Guard::UnknownRevision(_)) => "unknown_revision",
         }
     }
 
@@ -187,6 +204,9 @@ impl Refusal {
                 "another call of the same batch was refused, so none was sent".to_owned()
             }
             Refusal::Guard(Guard::Opaque) => "the connection cannot be read".to_owned(),
+            Refusal::Guard(Guard::UnknownRevision(stated)) => {
+                format!("protocol revision {stated:?} is not known here")
+            }
         }
     }
 }
@@ -200,6 +220,7 @@ impl Guard {
             Guard::HeaderMismatch { .. } => "guard:header-mismatch",
             Guard::Batch => "guard:batch",
             Guard::Opaque => "default:opaque",
+            Guard::UnknownRevision(_) => "default:unknown_revision",
         }
     }
 }

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::policy::Phase;
@@ -20,6 +21,8 @@ pub struct Subject<'a> {
     pub user: Option<&'a User>,
     /// The server as the agent names it: host, or `host:port`.
     pub server: &'a str,
+    /// Every name and address of it, in lower case.
+    pub servers: &'a [String],
     /// Where the connection really goes.
     pub address: Option<SocketAddr>,
     /// Digest of the session (see [`crate::session`]).
@@ -32,6 +35,10 @@ pub struct Subject<'a> {
     pub method: Option<&'a str>,
     /// Tool, prompt, resource or task the method names; the name of an entry of a list.
     pub name: Option<&'a str>,
+    /// The tool whose call began the task that this is about, or is continued by it (MCP tasks).
+    pub of_tool: Option<&'a str>,
+    /// It goes on with a call that was let through before: it counts for nothing, and was approved then.
+    pub continues: bool,
     /// JSON text of `params` of a request or notification.
     pub params: Option<&'a str>,
     /// JSON text of `params.arguments`.
@@ -55,7 +62,8 @@ pub struct Subject<'a> {
 }
 
 /// Which side of the connection a message comes from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Party {
     #[default]
     Agent,

@@ -37,8 +37,28 @@ pub fn text(value: &str) -> Option<Cow<'_, str>> {
     })
 }
 
+/// The values of an array's elements.
+pub fn elements(array: &str) -> impl Iterator<Item = &str> {
+    let bytes = array.as_bytes();
+    let mut at = 0;
+    let mut before = b'[';
+    std::iter::from_fn(move || {
+        let start = space(bytes, expect(bytes, at, before)?);
+        before = b',';
+        at = value_end(bytes, start);
+        array.get(start..at).filter(|value| !value.is_empty())
+    })
+}
+
+/// `text` with one part of it, given as borrowed from it, replaced. `None`: it is not a part of it.
+pub fn splice(text: &str, part: &str, replacement: &str) -> Option<String> {
+    let start = (part.as_ptr() as usize).checked_sub(text.as_ptr() as usize)?;
+    let rest = text.get(start.checked_add(part.len())?..)?;
+    Some([text.get(..start)?, replacement, rest].concat())
+}
+
 /// Names, still escaped, and values of an object's members.
-fn members(object: &str) -> impl Iterator<Item = (&str, &str)> {
+pub fn members(object: &str) -> impl Iterator<Item = (&str, &str)> {
     let bytes = object.as_bytes();
     let mut at = 0;
     let mut before = b'{';
@@ -150,6 +170,24 @@ mod tests {
             let found = member(other, "a");
             assert!(matches!(found, Ok(None | Some(""))), "{other}: {found:?}");
         }
+    }
+
+    #[test]
+    fn elements_are_found_at_the_first_level() {
+        let check =
+            |array, expect: &[&str]| assert_eq!(elements(array).collect::<Vec<_>>(), expect, "{array}");
+        check("[ {\"a\":[1,2]} , \"]\",3,[] ]", &["{\"a\":[1,2]}", "\"]\"", "3", "[]"]);
+        for other in ["[]", "[ ]", "{}", "", "[", "null", "[,1]"] {
+            check(other, &[]);
+        }
+    }
+
+    #[test]
+    fn a_part_is_replaced_where_it_stands() {
+        let text = "[1, 1]".to_owned();
+        let part = elements(&text).nth(1).unwrap();
+        assert_eq!(splice(&text, part, "[]").as_deref(), Some("[1, []]"));
+        assert_eq!(splice(&text, "elsewhere", ""), None);
     }
 
     #[test]

@@ -120,7 +120,7 @@ impl Relay<'_> {
             }
             Media::Json | Media::EventStream if head.coding == Coding::Coded => {
                 let guard = Guard::Undecodable("content_coding");
-                self.or_refuse(guard, self.parts.gate.rules().policy.defaults.undecodable, &head).await?;
+                self.or_refuse(guard, self.parts.defaults_of(self.conn).undecodable, &head).await?;
             }
             Media::Json => self.hold(&head).await?,
             _ => self.pass(&head).await?,
@@ -137,7 +137,7 @@ impl Relay<'_> {
         if !self.asked.may_tunnel {
             return Err(self.refuse(Guard::Undecodable("unsolicited_upgrade"), Some(head.status)).await);
         }
-        if self.parts.gate.rules().policy.defaults.opaque == Bias::Deny {
+        if self.parts.defaults_of(self.conn).opaque == Bias::Deny {
             return Err(self.refuse(Guard::Opaque, Some(head.status)).await);
         }
         self.close_calls("none", Some("upgraded"), Some(head.status), 0);
@@ -223,7 +223,7 @@ impl Relay<'_> {
                     result => result?,
                 },
                 Held::Oversized => {
-                    let bias = self.parts.gate.rules().policy.defaults.oversized;
+                    let bias = self.parts.defaults_of(self.conn).oversized;
                     return self.or_refuse(Guard::Oversized { limit }, bias, head).await;
                 }
             }
@@ -239,7 +239,7 @@ impl Relay<'_> {
             }
         };
         if let Some(label) = fault {
-            let bias = self.parts.gate.rules().policy.defaults.undecodable;
+            let bias = self.parts.defaults_of(self.conn).undecodable;
             return self.or_refuse(Guard::Undecodable(label), bias, head).await;
         }
         // Calls the server left unanswered stay unanswered.

@@ -45,7 +45,7 @@ enum Outcome {
 }
 
 /// The JSON text of a response that refuses a call; `None` for a message that has no id to answer.
-fn response(Refused { call, refusal }: &Refused) -> Option<String> {
+pub fn response(Refused { call, refusal }: &Refused) -> Option<String> {
     let id: &RawValue = serde_json::from_str(call.rpc_id.as_deref()?).ok()?;
     let text = text(call, refusal);
     let data = json!({
@@ -68,6 +68,13 @@ fn response(Refused { call, refusal }: &Refused) -> Option<String> {
         Outcome::Error(json!({"code": code, "message": text, "data": data}))
     };
     serde_json::to_string(&Response { jsonrpc: "2.0", id, outcome }).ok()
+}
+
+/// The JSON text of the error that a server gets for a request of its own that is kept from the agent.
+pub fn error(refusal: &Refusal) -> String {
+    let data = json!({"rule": refusal.rule(), "reason": refusal.reason()});
+    let message = format!("interlock: the request was refused by policy: {}", refusal.reason());
+    json!({"code": REFUSED, "message": message, "data": data}).to_string()
 }
 
 /// A whole HTTP answer for calls that were refused before their answer began: 200 with one response per id, or 202

@@ -177,7 +177,7 @@ impl Relay<'_> {
         let Some(label) = fault else { return };
         // A stream without calls that is not MCP's may carry whatever it likes.
         let mcp = self.asked.has_calls || self.conn.is_mcp();
-        if !mcp || self.parts.gate.rules().policy.defaults.undecodable == Bias::Allow {
+        if !mcp || self.parts.defaults_of(self.conn).undecodable == Bias::Allow {
             return;
         }
         debug!(conn = self.conn.id, label, "event withheld");
@@ -195,7 +195,7 @@ impl Relay<'_> {
     /// An event over its limit: passed unread where the operator chose so, else it ends the stream.
     async fn oversized(&mut self, stream: &mut Stream) -> Result<(), End> {
         let limit = self.parts.limits.event;
-        if self.parts.gate.rules().policy.defaults.oversized == Bias::Allow {
+        if self.parts.defaults_of(self.conn).oversized == Bias::Allow {
             stream.passing = true;
             stream.events = Events::new(usize::MAX);
             return Ok(());

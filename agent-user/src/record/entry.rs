@@ -7,9 +7,11 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::book::Caught;
+use crate::decide::policy::Phase;
 use crate::decide::stop::{Level, Operator};
+use crate::decide::subject::Party;
 use crate::identity::Identity;
-use crate::ledger::Call;
+use crate::ledger::{Call, Conn};
 use crate::orders::receipt::{Report, StopView};
 use crate::session::Session;
 
@@ -123,6 +125,15 @@ pub struct Decision<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workflow: Option<&'a str>,
     pub protocol: &'static str,
+    /// Left out: `request`.
+    #[serde(skip_serializing_if = "is_default")]
+    pub phase: Phase,
+    /// Left out: the agent.
+    #[serde(skip_serializing_if = "is_default")]
+    pub from: Party,
+    /// The decision that let the call through which this is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub of: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub revision: Option<&'static str>,
     pub method: &'a str,
@@ -130,13 +141,16 @@ pub struct Decision<'a> {
     pub tool: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rpc_id: Option<&'a str>,
-    /// allow | deny | would_deny
+    /// allow | deny | would_deny | edit
     pub verdict: &'static str,
     /// Every rule that fired.
     pub rules: &'a [Arc<str>],
     /// Of these, the rules in `mode: observe` that would have stopped the agent.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub would_stop: Vec<&'a str>,
+    /// Entries that were taken out of a list.
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    pub hidden: &'a [String],
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -149,6 +163,43 @@ pub struct Decision<'a> {
     pub arguments: Option<&'a serde_json::value::RawValue>,
     /// From the first byte of the request until it was decided, microseconds.
     pub held_us: u64,
+}
+
+impl<'a> Decision<'a> {
+    /// Of something on a connection that nothing else is known of.
+    pub fn new(decision: &'a str, conn: &'a Conn, server: &'a str) -> Decision<'a> {
+        Decision {
+            decision,
+            conn: conn.id,
+            who: (&conn.identity).into(),
+            server,
+            destination: conn.destination,
+            session: None,
+            workflow: None,
+            protocol: "http",
+            phase: Phase::Request,
+            from: Party::Agent,
+            of: None,
+            revision: None,
+            method: "",
+            tool: None,
+            rpc_id: None,
+            verdict: "allow",
+            rules: &[],
+            would_stop: Vec::new(),
+            hidden: &[],
+            reason: None,
+            stop: None,
+            generation: 0,
+            arguments_digest: None,
+            arguments: None,
+            held_us: 0,
+        }
+    }
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 #[derive(Debug, Serialize)]

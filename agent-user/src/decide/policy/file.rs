@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
+use super::defaults::{AgentDefaults, Defaults};
 use crate::decide::stop::Level;
 use crate::decide::tripwire::After;
 
@@ -18,43 +19,9 @@ pub struct PolicyFile {
     #[serde(default)]
     pub defaults: Defaults,
     #[serde(default)]
+    pub agent_defaults: Vec<AgentDefaults>,
+    #[serde(default)]
     pub rules: Vec<RuleFile>,
-}
-
-/// What to do where no rule can say.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct Defaults {
-    /// A call of a tool that no `tools/list` showed. Only `allow` for now.
-    pub unseen_tool: Bias,
-    /// Bytes that no two readers would understand alike: broken JSON, duplicate members, unknown content codings.
-    pub undecodable: Bias,
-    /// Connections whose content cannot be read: TLS, HTTP/2 and anything that is not HTTP.
-    pub opaque: Bias,
-    /// UDP other than DNS, which may be QUIC.
-    pub quic: Bias,
-    /// JSON messages and events over their limit.
-    pub oversized: Bias,
-}
-
-impl Default for Defaults {
-    fn default() -> Defaults {
-        Defaults {
-            unseen_tool: Bias::Allow,
-            undecodable: Bias::Deny,
-            opaque: Bias::Allow,
-            quic: Bias::Deny,
-            oversized: Bias::Deny,
-        }
-    }
-}
-
-/// The two answers a default can give.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Bias {
-    Allow,
-    Deny,
 }
 
 /// One rule, as written.
@@ -64,8 +31,9 @@ pub struct RuleFile {
     /// Unique within the file; shown to the agent, in records and in metrics.
     pub id: String,
     pub action: Action,
+    /// `request` where it is left out; `hide` has none.
     #[serde(default)]
-    pub phase: Phase,
+    pub phase: Option<Phase>,
     #[serde(default)]
     pub mode: Mode,
     #[serde(default, rename = "match")]
@@ -77,6 +45,10 @@ pub struct RuleFile {
     /// With `action: stop`: how far the stop goes, `refuse` where it is left out.
     #[serde(default)]
     pub level: Option<Level>,
+    /// With `action: require_approval`: how long a call waits for a person before it is refused, `5m` where it is left out.
+    #[serde(default)]
+    #[schemars(with = "Option<String>")]
+    pub timeout: Option<SignedDuration>,
     /// Shown to the agent and the operator.
     #[serde(default)]
     pub reason: Option<String>,
@@ -88,8 +60,29 @@ pub struct RuleFile {
 pub enum Action {
     /// Refuse the message.
     Deny,
+    /// Refuse whatever is of this kind and is matched by no such rule. What is allowed is the last that the rule gives of
+    /// `server`, `method`, `tool` (of calls of tools, unless a method is given) and `when`; what it gives before that, and
+    /// `agent`, is the kind.
+    AllowOnly,
+    /// Take the entry out of lists of tools, prompts and resources, and refuse what uses it anyway.
+    Hide,
+    /// Hold the call until a person approves or refuses it.
+    RequireApproval,
     /// Stop the agent, as `interlock stop agent=…` does, with the rule as the author.
     Stop,
+}
+
+impl Action {
+    /// As it is written.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Action::Deny => "deny",
+            Action::AllowOnly => "allow_only",
+            Action::Hide => "hide",
+            Action::RequireApproval => "require_approval",
+            Action::Stop => "stop",
+        }
+    }
 }
 
 /// So many denials within so much time.
@@ -125,7 +118,7 @@ impl Denials {
 }
 
 /// Which messages a rule looks at.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
     /// What is asked: requests and notifications of the agent, and requests of the server to it.
@@ -160,6 +153,10 @@ pub struct Match {
     pub method: Option<Globs>,
     /// Name of the tool (or prompt, resource, task) the method names.
     pub tool: Option<Globs>,
+    /// What `workflow:` in the configuration finds in the message or its process.
+    pub workflow: Option<Globs>,
+    /// Digest of the session as records show it.
+    pub session: Option<Globs>,
 }
 
 /// One glob or a list of them.

@@ -1,29 +1,48 @@
-//! Globs: compiled with errors that name their field, and those of many rules as one automaton.
+//! Which rules can concern a text: the globs of all of them as one, and literal names as a hash table, so that the cost
+//! of a look-up does not grow with the rules that it does not find.
+
+use std::collections::HashMap;
 
 use globset::{Candidate, Glob, GlobSet, GlobSetBuilder};
 
+use super::super::scope::Scope;
 use super::file::Globs;
+use super::globs::{compile_glob, is_literal};
 
-/// Globs of many rules as one automaton.
+/// One field of many rules.
 #[derive(Debug, Default)]
 pub(super) struct Index {
+    literals: HashMap<Box<str>, Found>,
     globs: GlobSet,
     /// The rule each glob belongs to.
     rules: Vec<usize>,
 }
 
+/// Rules of one literal: a list, or a set once that is the smaller of the two.
+#[derive(Debug)]
+enum Found {
+    List(Vec<usize>),
+    Set(Scope),
+}
+
 impl Index {
-    pub(super) fn find(&self, text: &str, found: &mut Vec<usize>) {
-        if self.rules.is_empty() {
-            return;
+    /// Adds the rules whose globs match.
+    pub(super) fn find(&self, text: &str, found: &mut Scope) {
+        match self.literals.get(text) {
+            Some(Found::List(rules)) => rules.iter().for_each(|rule| found.insert(*rule)),
+            Some(Found::Set(rules)) => found.unite(rules),
+            None => {}
         }
-        let globs = self.globs.matches_candidate(&Candidate::new(text));
-        found.extend(globs.into_iter().map(|glob| self.rules[glob]));
+        if !self.rules.is_empty() {
+            let globs = self.globs.matches_candidate(&Candidate::new(text));
+            globs.into_iter().for_each(|glob| found.insert(self.rules[glob]));
+        }
     }
 }
 
 #[derive(Default)]
 pub(super) struct IndexBuilder {
+    literals: HashMap<Box<str>, Vec<usize>>,
     globs: Vec<Glob>,
     rules: Vec<usize>,
 }
@@ -31,43 +50,33 @@ pub(super) struct IndexBuilder {
 impl IndexBuilder {
     pub(super) fn add(&mut self, rule: usize, globs: &Globs, field: &str) -> Result<(), String> {
         for pattern in globs.patterns() {
-            self.globs.push(compile_glob(pattern, field)?);
-            self.rules.push(rule);
+            let glob = compile_glob(pattern, field)?;
+            if is_literal(pattern) {
+                self.literals.entry(pattern.as_str().into()).or_default().push(rule);
+            } else {
+                self.globs.push(glob);
+                self.rules.push(rule);
+            }
         }
         Ok(())
     }
 
-    pub(super) fn build(self) -> Result<Index, String> {
+    /// For a policy of `count` rules.
+    pub(super) fn build(self, count: usize) -> Result<Index, String> {
         let mut set = GlobSetBuilder::new();
         for glob in self.globs {
             set.add(glob);
         }
         let globs = set.build().map_err(|error| format!("rules too large to index: {error}"))?;
-        Ok(Index { globs, rules: self.rules })
+        let to_found = |rules: Vec<usize>| {
+            if rules.len() < count.div_ceil(64) {
+                return Found::List(rules);
+            }
+            let mut set = Scope::with_rules(count);
+            rules.into_iter().for_each(|rule| set.insert(rule));
+            Found::Set(set)
+        };
+        let literals = self.literals.into_iter().map(|(text, rules)| (text, to_found(rules))).collect();
+        Ok(Index { literals, globs, rules: self.rules })
     }
-}
-
-pub(super) fn compile_globs(globs: &Option<Globs>, field: &str) -> Result<Option<GlobSet>, String> {
-    let Some(globs) = globs else { return Ok(None) };
-    let mut set = GlobSetBuilder::new();
-    for pattern in globs.patterns() {
-        set.add(compile_glob(pattern, field)?);
-    }
-    set.build().map(Some).map_err(|error| format!("match.{field}: {error}"))
-}
-
-/// Names of hosts have no case (RFC 4343).
-pub(super) fn compile_server_globs(globs: &Option<Globs>) -> Result<Option<GlobSet>, String> {
-    let lower =
-        |globs: &Globs| Globs::Many(globs.patterns().iter().map(|glob| glob.to_ascii_lowercase()).collect());
-    compile_globs(&globs.as_ref().map(lower), "server")
-}
-
-fn compile_glob(pattern: &str, field: &str) -> Result<Glob, String> {
-    if pattern.is_empty() {
-        return Err(format!(
-            "match.{field}: an empty glob matches nothing; leave the field out to match everything"
-        ));
-    }
-    Glob::new(pattern).map_err(|error| format!("match.{field}: glob {pattern:?}: {}", error.kind()))
 }
