@@ -57,7 +57,7 @@ pub fn run(config: &Config, rules: Option<(Policy, String)>) -> Result<()> {
         Err(_) => Log::nowhere(Arc::clone(&metrics)).map(|(log, writer)| (log, Some(writer)))?,
     };
     let spool = Spool::new(&config.state_dir);
-    let Hold { kernel, gate, agents } = Hold::take(config, policy, &selectors, &state, &log, &metrics)?;
+    let Hold { kernel, gate, agents } = Hold::take(config, policy, selectors, &state, &log, &metrics)?;
     drop(log_writer);
     let (log, log_writer) = records?;
     let (tripwires, tripped) = Tripwires::new();
@@ -124,7 +124,7 @@ pub fn run(config: &Config, rules: Option<(Policy, String)>) -> Result<()> {
     }
     start_heartbeat(Arc::clone(&parts.kernel))?;
     runtime.spawn(async move { orders.watch().await });
-    let daemon = Daemon { config: config.clone(), parts, listeners, selectors, reloader, remote };
+    let daemon = Daemon { config: config.clone(), parts, listeners, reloader, remote };
     runtime.block_on(daemon.run())?;
     // Whatever is still open is dropped here, and recorded.
     runtime.shutdown_timeout(Duration::from_secs(1));

@@ -1,5 +1,6 @@
 //! The daemon's configuration file, read once and checked. Every default is here.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -96,6 +97,10 @@ pub struct AgentSelector {
     /// Glob over names of systemd units.
     #[serde(default)]
     pub systemd: Option<String>,
+    /// What rules see as `agent.labels`. An agent has those it begins with for the daemon's life, as all of this file is
+    /// read at its start; `interlock exec --agent NAME` gets those of the entry whose `name` is just that.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
 }
 
 /// The HTTPS endpoint for operators on other machines. The files are PEM, and read again on SIGHUP.
@@ -239,6 +244,7 @@ impl Config {
                 bail!("agents: `name` is empty");
             }
         }
+        self.check_labels()?;
         self.watched()?;
         if self.evidence_window.is_negative() {
             bail!("evidence_window: must not be negative");
@@ -248,6 +254,20 @@ impl Config {
 }
 
 impl Config {
+    /// An agent is known by its name, and has one set of labels.
+    fn check_labels(&self) -> Result<()> {
+        let mut by_name = BTreeMap::new();
+        for agent in &self.agents {
+            if *by_name.entry(&agent.name).or_insert(&agent.labels) != &agent.labels {
+                bail!(
+                    "agent {:?}: is there more than once with different `labels`; give it the same",
+                    agent.name
+                );
+            }
+        }
+        Ok(())
+    }
+
     /// The servers of `watch`.
     pub fn watched(&self) -> Result<GlobSet> {
         let mut globs = GlobSetBuilder::new();
@@ -340,11 +360,25 @@ mod tests {
     }
 
     #[test]
+    fn agents_have_labels() {
+        let config = load("version: 1\nagents: [{name: a, cgroup: /a, labels: {tier: gold, 'on call': ''}}]");
+        let labels = &config.unwrap().agents[0].labels;
+        assert_eq!((labels["tier"].as_str(), labels["on call"].as_str()), ("gold", ""));
+        load("version: 1\nagents: [{name: a, cgroup: /a, labels: {t: x}}, {name: a, cgroup: /b, labels: {t: x}}]")
+            .unwrap();
+    }
+
+    #[test]
     fn mistakes_are_named() {
         check_error("version: 1\nagent: []", "agent");
         check_error("version: 7", "version 7");
         check_error("version: 1\nattach: ['/']", "the root itself");
         check_error("version: 1\nagents: [{name: a}]", "exactly one of");
+        check_error("version: 1\nagents: [{name: a, cgroup: /a, labels: [gold]}]", "line 2");
+        check_error(
+            "version: 1\nagents: [{name: a, cgroup: /a, labels: {t: 1}}, {name: a, cgroup: /b}]",
+            "`labels`",
+        );
         check_error("version: 1\nfail: maybe", "maybe");
         check_error("version: 1\nwatch: ['a[']", "a[");
         check_error("version: 1\nworkflow: [{label: app}]", "expected one of");

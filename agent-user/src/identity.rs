@@ -1,5 +1,6 @@
 //! Who is behind a connection: the agent, as the kernel tagged it, and the process that called `connect`.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +19,8 @@ pub struct Agent {
     /// Key of the kernel's maps; stable across restarts.
     pub number: u32,
     pub name: Arc<str>,
+    /// As the configuration gives them.
+    pub labels: Arc<BTreeMap<String, String>>,
     pub metrics: AgentMetrics,
     /// Bounds how many of its processes' environments are read at a time.
     pub reading: Arc<Semaphore>,
@@ -27,10 +30,12 @@ pub struct Agent {
 }
 
 impl Agent {
+    /// One without labels.
     pub fn new(number: u32, name: &str, metrics: AgentMetrics) -> Agent {
         Agent {
             number,
             name: name.into(),
+            labels: Arc::default(),
             metrics,
             reading: Arc::new(Semaphore::new(READING)),
             cancels: Semaphore::new(CANCELS),
