@@ -19,6 +19,7 @@ use crate::forward::own::OwnEndpoint;
 use crate::hold::Hold;
 use crate::kernel::Kernel;
 use crate::ledger::Ledger;
+use crate::limits::Limits as Counts;
 use crate::orders::Orders;
 use crate::parts::{Ids, Parts};
 use crate::place::Places;
@@ -61,6 +62,7 @@ pub fn run(config: &Config, rules: Option<(Policy, String)>) -> Result<()> {
     drop(log_writer);
     let (log, log_writer) = records?;
     let (tripwires, tripped) = Tripwires::new();
+    let counts = Arc::new(Counts::load(&config.state_dir, Instant::now()));
     let parts = Arc::new(Parts {
         tripwires,
         book: Arc::new(Book::new(Arc::clone(&log), Arc::clone(&metrics))),
@@ -73,6 +75,7 @@ pub fn run(config: &Config, rules: Option<(Policy, String)>) -> Result<()> {
         own_endpoint: OwnEndpoint::new(remote_addr)?,
         watched: config.watched()?,
         tasks: Tasks::default(),
+        counts: Arc::clone(&counts),
         kernel,
         agents,
         gate,
@@ -128,6 +131,7 @@ pub fn run(config: &Config, rules: Option<(Policy, String)>) -> Result<()> {
     runtime.block_on(daemon.run())?;
     // Whatever is still open is dropped here, and recorded.
     runtime.shutdown_timeout(Duration::from_secs(1));
+    counts.save(Instant::now());
     drop(log_writer);
     Ok(())
 }

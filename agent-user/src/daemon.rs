@@ -93,11 +93,16 @@ impl Daemon {
         Ok(())
     }
 
-    /// Covers new cgroups below the root, leaves namespaces without agents, and sees changes of the rules that no
-    /// watch reports, such as behind a symbolic link.
+    /// Covers new cgroups below the root, leaves namespaces without agents, saves what limits have counted, and sees
+    /// changes of the rules that no watch reports, such as behind a symbolic link.
     fn tend(&self) {
         if let Some(reloader) = &self.reloader {
             reloader.reload_if_changed();
+        }
+        let (counts, now) = (&self.parts.counts, Instant::now());
+        if counts.is_due(now) {
+            let counts = Arc::clone(counts);
+            tokio::task::spawn_blocking(move || counts.save(now));
         }
         self.listeners.retire_unused();
         self.cover(Kernel::sync_attach);

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use agent_abi::Origin;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
+use crate::recent::Deeds;
 use crate::record::metrics::AgentMetrics;
 use crate::session::Process;
 use crate::workflow::{Extractors, OfProcess};
@@ -27,6 +28,8 @@ pub struct Agent {
     /// Bounds how many cancels stops send for it at a time: each needs a descriptor, and a stop may have caught thousands of
     /// calls. Servers that do not answer hold up the cancels of no other agent.
     pub cancels: Semaphore,
+    /// What it did lately, where some rule asks for it.
+    pub deeds: Deeds,
 }
 
 impl Agent {
@@ -39,6 +42,7 @@ impl Agent {
             metrics,
             reading: Arc::new(Semaphore::new(READING)),
             cancels: Semaphore::new(CANCELS),
+            deeds: Deeds::new(Instant::now()),
         }
     }
 }

@@ -17,6 +17,7 @@ use crate::gate::Gate;
 use crate::identity::Agent;
 use crate::kernel::Kernel;
 use crate::ledger::{Conn, Ledger, Scene};
+use crate::limits::Limits as Counts;
 use crate::record::entry::{Decision, Entry};
 use crate::record::log::Log;
 use crate::record::metrics::Metrics;
@@ -44,6 +45,8 @@ pub struct Parts {
     /// Servers that a stop watches instead of cancelling by closing.
     pub watched: GlobSet,
     pub tasks: Tasks,
+    /// Counts of rules with `action: limit`.
+    pub counts: Arc<Counts>,
 }
 
 impl Parts {
