@@ -32,6 +32,7 @@ use crate::spool::Spool;
 use crate::state::State;
 use crate::tasks::Tasks;
 use crate::tripwires::Tripwires;
+use crate::user::Users;
 use crate::workflow::Extractors;
 
 /// How often the daemon tells the kernel that it lives.
@@ -40,6 +41,7 @@ const BEAT_EVERY: Duration = Duration::from_secs(1);
 /// Runs the daemon until it is told to end. `rules` is what the rules file says, and its text.
 pub fn run(config: &Config, rules: Option<(Policy, String)>) -> Result<()> {
     let selectors = Selectors::compile(&config.agents)?;
+    let users = Users::load(config.tokens.as_ref())?;
     let (policy, rules_text) = rules.unwrap_or_default();
     raise_file_limit();
     let state = Arc::new(State::load(&config.state_dir)?);
@@ -76,6 +78,7 @@ pub fn run(config: &Config, rules: Option<(Policy, String)>) -> Result<()> {
         watched: config.watched()?,
         tasks: Tasks::default(),
         counts: Arc::clone(&counts),
+        users,
         kernel,
         agents,
         gate,

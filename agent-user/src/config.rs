@@ -76,6 +76,9 @@ pub struct Config {
     /// what is longer than 256 bytes or has other characters than letters, digits, spaces and ASCII's signs.
     #[serde(default)]
     pub workflow: Vec<Extractor>,
+    /// How the bearer tokens that agents send are checked. Absent: they are read and not believed.
+    #[serde(default)]
+    pub tokens: Option<Tokens>,
     /// Lets operators on other machines give orders. Absent: nobody can.
     #[serde(default)]
     pub remote: Option<Remote>,
@@ -101,6 +104,24 @@ pub struct AgentSelector {
     /// read at its start; `interlock exec --agent NAME` gets those of the entry whose `name` is just that.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
+}
+
+/// What makes the claims of a JWT in `Authorization: Bearer …` verified: it is signed by one of the keys (RS256 to RS512,
+/// PS256 to PS512, ES256, ES384 or EdDSA), has an `exp`, and `exp` and `nbf` hold, give or take 60 s. The claims of any
+/// other JWT are there all the same, for rules that ask for `user.verified` to see.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Tokens {
+    /// File with a JSON Web Key Set (RFC 7517) of up to 64 public keys, as the issuer publishes it. Read again when it
+    /// changes; one that cannot be used changes nothing, and the log says so.
+    pub jwks: PathBuf,
+    /// `iss` must be this. Absent: it may be anything.
+    #[serde(default)]
+    pub issuer: Option<String>,
+    /// `aud` must be this, or have it in its list. Absent: it may be anything, for a token is meant for the server it goes
+    /// to.
+    #[serde(default)]
+    pub audience: Option<String>,
 }
 
 /// The HTTPS endpoint for operators on other machines. The files are PEM, and read again on SIGHUP.
@@ -221,6 +242,9 @@ impl Config {
             for file in [&mut remote.certificate, &mut remote.key, &mut remote.client_ca] {
                 *file = base.join(&*file);
             }
+        }
+        if let Some(tokens) = &mut config.tokens {
+            tokens.jwks = base.join(&tokens.jwks);
         }
         config.rules = config.rules.map(|rules| base.join(rules));
         config.check().with_context(|| path.display().to_string())?;
@@ -366,6 +390,16 @@ mod tests {
         assert_eq!((labels["tier"].as_str(), labels["on call"].as_str()), ("gold", ""));
         load("version: 1\nagents: [{name: a, cgroup: /a, labels: {t: x}}, {name: a, cgroup: /b, labels: {t: x}}]")
             .unwrap();
+    }
+
+    #[test]
+    fn keys_of_tokens_lie_beside_the_configuration() {
+        assert!(load("version: 1").unwrap().tokens.is_none());
+        let tokens = load("version: 1\ntokens: {jwks: keys.json, issuer: us}").unwrap().tokens.unwrap();
+        assert!(tokens.jwks.is_absolute() && tokens.jwks.ends_with("keys.json"));
+        assert_eq!((tokens.issuer.as_deref(), tokens.audience), (Some("us"), None));
+        check_error("version: 1\ntokens: {issuer: us}", "jwks");
+        check_error("version: 1\ntokens: {jwks: a, key: b}", "key");
     }
 
     #[test]

@@ -94,11 +94,12 @@ impl Daemon {
     }
 
     /// Covers new cgroups below the root, leaves namespaces without agents, saves what limits have counted, and sees
-    /// changes of the rules that no watch reports, such as behind a symbolic link.
+    /// changes of the keys of tokens, and of the rules that no watch reports, such as behind a symbolic link.
     fn tend(&self) {
         if let Some(reloader) = &self.reloader {
             reloader.reload_if_changed();
         }
+        self.parts.users.reload_if_changed();
         let (counts, now) = (&self.parts.counts, Instant::now());
         if counts.is_due(now) {
             let counts = Arc::clone(counts);

@@ -23,6 +23,7 @@ use crate::record::log::Log;
 use crate::record::metrics::Metrics;
 use crate::tasks::Tasks;
 use crate::tripwires::Tripwires;
+use crate::user::Users;
 use crate::workflow::Extractors;
 
 /// The parts of the daemon that connections use.
@@ -47,6 +48,8 @@ pub struct Parts {
     pub tasks: Tasks,
     /// Counts of rules with `action: limit`.
     pub counts: Arc<Counts>,
+    /// Whom bearer tokens speak for.
+    pub users: Users,
 }
 
 impl Parts {
