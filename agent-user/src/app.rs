@@ -9,6 +9,7 @@ use tracing::warn;
 
 use crate::accept::Listeners;
 use crate::book::Book;
+use crate::catalogue::Catalogue;
 use crate::config::Config;
 use crate::control::remote::Endpoint;
 use crate::control::{self, Control};
@@ -79,6 +80,7 @@ pub fn run(config: &Config, rules: Option<(Policy, String)>) -> Result<()> {
         tasks: Tasks::default(),
         counts: Arc::clone(&counts),
         users,
+        catalogue: Catalogue::default(),
         kernel,
         agents,
         gate,

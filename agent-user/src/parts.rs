@@ -9,6 +9,7 @@ use jiff::Timestamp;
 
 use crate::agents::Agents;
 use crate::book::Book;
+use crate::catalogue::Catalogue;
 use crate::config::Arguments;
 use crate::decide::{Refusal, Verdict};
 use crate::decode::Limits;
@@ -50,6 +51,8 @@ pub struct Parts {
     pub counts: Arc<Counts>,
     /// Whom bearer tokens speak for.
     pub users: Users,
+    /// What servers say of their tools.
+    pub catalogue: Catalogue,
 }
 
 impl Parts {
