@@ -36,6 +36,8 @@ impl Unheld {
     }
 }
 
+type Labels = Arc<BTreeMap<String, String>>;
+
 /// Time for the command of `interlock exec` to enter its cgroup.
 const ENTER_WITHIN: Duration = Duration::from_secs(10);
 
@@ -46,10 +48,7 @@ pub struct Agents {
     gate: Arc<Gate>,
     metrics: Arc<Metrics>,
     log: Arc<Log>,
-    /// The cgroup v2 mount.
-    root: PathBuf,
-    /// Below the root; its children are made by `interlock exec`.
-    exec_cgroup: String,
+    tree: Tree,
     /// Read once per connection, without a lock.
     by_number: ArcSwap<HashMap<u32, Arc<Agent>>>,
     held: Mutex<BTreeMap<String, Held>>,
@@ -57,6 +56,16 @@ pub struct Agents {
     applying: Mutex<()>,
     /// An order is being carried out, which halts what is there: that has not come later.
     carrying_out: AtomicBool,
+}
+
+/// Where agents are found, and which.
+#[derive(Debug)]
+pub struct Tree {
+    /// The cgroup v2 mount.
+    pub root: PathBuf,
+    /// Below the root; its children are made by `interlock exec`.
+    pub exec_cgroup: String,
+    pub selectors: Selectors,
 }
 
 /// An order is carried out until this is dropped.
@@ -88,8 +97,7 @@ impl Agents {
         gate: Arc<Gate>,
         metrics: Arc<Metrics>,
         log: Arc<Log>,
-        root: PathBuf,
-        exec_cgroup: String,
+        tree: Tree,
     ) -> Agents {
         let by_number = ArcSwap::from_pointee(HashMap::new());
         Agents {
@@ -98,8 +106,7 @@ impl Agents {
             gate,
             metrics,
             log,
-            root,
-            exec_cgroup,
+            tree,
             by_number,
             held: Mutex::default(),
             applying: Mutex::default(),
@@ -142,7 +149,7 @@ impl Agents {
 
     /// The absolute directory of a cgroup path.
     pub fn dir(&self, path: &str) -> PathBuf {
-        self.root.join(path.trim_start_matches('/'))
+        self.tree.root.join(path.trim_start_matches('/'))
     }
 
     /// The cgroups of an agent: their paths below the root, and their directories.
@@ -261,13 +268,17 @@ impl Agents {
     }
 
     /// The agent of this name, known to the kernel from now on in the state its stops ask for.
-    fn named(&self, name: &str) -> Result<Arc<Agent>> {
+    fn named(&self, name: &str, labels: &Labels) -> Result<Arc<Agent>> {
         let known = self.by_number.load();
         if let Some(agent) = known.values().find(|agent| &*agent.name == name) {
+            if agent.labels != *labels {
+                warn!(agent = name, labels = ?agent.labels, other = ?labels, "an agent has the labels it began with");
+            }
             return Ok(Arc::clone(agent));
         }
         let number = self.state.agent_number(name);
-        let agent = Arc::new(Agent::new(number, name, self.metrics.agent(name)));
+        let agent = Agent::new(number, name, self.metrics.agent(name));
+        let agent = Arc::new(Agent { labels: Arc::clone(labels), ..agent });
         let mut agents = HashMap::clone(&known);
         agents.insert(number, Arc::clone(&agent));
         self.by_number.store(Arc::new(agents));
@@ -280,7 +291,7 @@ impl Agents {
         &self,
         held: &mut BTreeMap<String, Held>,
         path: &str,
-        name: &str,
+        (name, labels): (&str, &Labels),
         made: Option<Instant>,
     ) -> Result<()> {
         let dir = self.dir(path);
@@ -288,7 +299,7 @@ impl Agents {
         if held.get(path).is_some_and(|known| known.id == id) {
             return Ok(());
         }
-        let agent = self.named(name)?;
+        let agent = self.named(name, labels)?;
         let is_new = !self.kernel.held()?.contains_key(&id);
         self.kernel.hold(&dir, id, agent.number).with_context(|| format!("hold cgroup {path}"))?;
         // Connections that are older than this were never redirected: they must not go on unread.
@@ -304,12 +315,12 @@ impl Agents {
 
     /// Brings what is held in line with the cgroup tree. Called whenever the tree may have changed. Returns what could
     /// not be held beside what was seen: a cgroup may be younger than the hooks above it.
-    pub fn refresh(&self, selectors: &Selectors) -> (Walk, Vec<Unheld>) {
-        let walk = selectors.walk(&self.root);
+    pub fn refresh(&self) -> (Walk, Vec<Unheld>) {
+        let walk = self.tree.selectors.walk(&self.tree.root);
         let mut unheld = Vec::new();
         let mut held = self.held_now();
         for found in &walk.found {
-            if let Err(error) = self.hold(&mut held, &found.path, &found.name, None) {
+            if let Err(error) = self.hold(&mut held, &found.path, (&found.name, &found.labels), None) {
                 // The cgroup may have vanished between the walk and the look at it.
                 if self.dir(&found.path).exists() {
                     unheld.push(Unheld { path: found.path.clone(), agent: found.name.clone(), error });
@@ -340,12 +351,12 @@ impl Agents {
 
     /// Takes up what an earlier daemon left: cgroups of `interlock exec` that still run, and entries of cgroups
     /// that are gone. An agent whose name was lost with the state goes on under the name of its cgroup.
-    pub fn take_over(&self, selectors: &Selectors) -> Result<()> {
+    pub fn take_over(&self) -> Result<()> {
         let known: HashMap<u64, u32> = self.kernel.held()?.into_iter().collect();
         let used = known.values().copied().chain(self.kernel.states()?.into_keys());
         self.state.reserve_numbers(used.max().unwrap_or(0));
         let names: HashMap<u32, String> = self.state.agent_names();
-        for dir in cgroup::children(&self.dir(&self.exec_cgroup)).unwrap_or_default() {
+        for dir in cgroup::children(&self.dir(&self.tree.exec_cgroup)).unwrap_or_default() {
             let Some(number) = cgroup::id(&dir).ok().and_then(|id| known.get(&id)) else { continue };
             let file = file_name(&dir);
             let lost = || {
@@ -356,10 +367,11 @@ impl Agents {
                 file.rsplit_once('.').map_or(file.as_str(), |(stem, _)| stem).to_owned()
             };
             let name = names.get(number).cloned().unwrap_or_else(lost);
-            let path = format!("{}/{file}", self.exec_cgroup);
-            self.hold(&mut self.held_now(), &path, &name, Some(Instant::now()))?;
+            let path = format!("{}/{file}", self.tree.exec_cgroup);
+            let labels = self.tree.selectors.labels_of(&name);
+            self.hold(&mut self.held_now(), &path, (&name, &labels), Some(Instant::now()))?;
         }
-        for unheld in self.refresh(selectors).1 {
+        for unheld in self.refresh().1 {
             unheld.warn();
         }
         let live: Vec<u64> = self.held_now().values().map(|held| held.id).collect();
@@ -382,13 +394,14 @@ impl Agents {
         let mut held = self.held_now();
         let stem = name.replace('/', "_");
         for n in 1.. {
-            let path = format!("{}/{stem}.{n}", self.exec_cgroup);
+            let path = format!("{}/{stem}.{n}", self.tree.exec_cgroup);
             let dir = self.dir(&path);
             if held.contains_key(&path) || dir.exists() {
                 continue;
             }
             std::fs::create_dir_all(&dir).with_context(|| format!("create cgroup {path}"))?;
-            self.hold(&mut held, &path, name, Some(Instant::now()))?;
+            let labels = self.tree.selectors.labels_of(name);
+            self.hold(&mut held, &path, (name, &labels), Some(Instant::now()))?;
             return Ok(dir);
         }
         bail!("no free cgroup name for agent {name:?}")

@@ -13,7 +13,7 @@ use agent_abi::{AgentState, MODE_HELD, MODE_RUN, Settings};
 use anyhow::{Context, Result, bail};
 use tracing::{info, warn};
 
-use crate::agents::Agents;
+use crate::agents::{Agents, Tree};
 use crate::config::{Config, Fail, STALE_AFTER};
 use crate::daemon::attach_points;
 use crate::decide::policy::{Bias, Policy};
@@ -43,7 +43,7 @@ impl Hold {
     pub fn take(
         config: &Config,
         policy: Policy,
-        selectors: &Selectors,
+        selectors: Selectors,
         state: &Arc<State>,
         log: &Arc<Log>,
         metrics: &Arc<Metrics>,
@@ -72,15 +72,14 @@ impl Hold {
             Arc::clone(&gate),
             Arc::clone(metrics),
             Arc::clone(log),
-            root,
-            config.exec_cgroup.clone(),
+            Tree { root, exec_cgroup: config.exec_cgroup.clone(), selectors },
         ));
         // Those of an earlier daemon lead nowhere.
         for cookie in kernel.listeners()?.into_keys() {
             kernel.remove_listener(cookie)?;
         }
         agents.apply_to_everybody()?;
-        agents.take_over(selectors)?;
+        agents.take_over()?;
         kernel.retire_other_versions()?;
         Ok(Hold { kernel, gate, agents })
     }
@@ -106,7 +105,7 @@ pub fn run(config: &Config) -> Result<usize> {
     let metrics = Arc::new(Metrics::new()?);
     let (log, writer) = Log::nowhere(Arc::clone(&metrics))?;
     let policy = policy.map(|(policy, _)| policy).unwrap_or_default();
-    let hold = Hold::take(config, policy, &selectors, &state, &log, &metrics)?;
+    let hold = Hold::take(config, policy, selectors, &state, &log, &metrics)?;
     drop(writer);
     let held = hold.agents.held().len();
     let rules = hold.gate.rules();

@@ -3,7 +3,9 @@
 //! The outermost match wins and nothing below it is looked at, so that an agent cannot become another one by
 //! making a cgroup with a fitting name inside its own.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use agent_abi::MAX_CGROUP_LEVEL;
 use anyhow::{Context, Result};
@@ -21,6 +23,7 @@ pub struct Selectors {
 struct Selector {
     name: String,
     rule: Rule,
+    labels: Arc<BTreeMap<String, String>>,
 }
 
 #[derive(Debug)]
@@ -36,6 +39,8 @@ pub struct Found {
     /// Below the cgroup v2 root, with a leading slash.
     pub path: String,
     pub name: String,
+    /// Those of the entry that has found it.
+    pub labels: Arc<BTreeMap<String, String>>,
 }
 
 /// What a walk over the tree saw.
@@ -56,7 +61,7 @@ impl Selectors {
                 }
                 (None, unit) => Rule::Unit(glob(unit.as_deref().unwrap_or_default())?),
             };
-            Ok(Selector { name: selector.name.clone(), rule })
+            Ok(Selector { name: selector.name.clone(), rule, labels: Arc::new(selector.labels.clone()) })
         });
         Ok(Selectors { selectors: compiled.collect::<Result<_>>()? })
     }
@@ -70,9 +75,9 @@ impl Selectors {
 
     fn visit(&self, dir: &Path, parts: &mut Vec<String>, walk: &mut Walk) {
         if !parts.is_empty()
-            && let Some(name) = self.matches(parts)
+            && let Some((name, labels)) = self.matches(parts)
         {
-            walk.found.push(Found { path: format!("/{}", parts.join("/")), name });
+            walk.found.push(Found { path: format!("/{}", parts.join("/")), name, labels });
             return;
         }
         if parts.len() >= MAX_CGROUP_LEVEL as usize || !self.may_match_below(parts) {
@@ -89,7 +94,13 @@ impl Selectors {
         }
     }
 
-    fn matches(&self, parts: &[String]) -> Option<String> {
+    /// The labels of an agent that no entry has found: of the one with just this name.
+    pub fn labels_of(&self, name: &str) -> Arc<BTreeMap<String, String>> {
+        let named = self.selectors.iter().find(|selector| selector.name == name);
+        named.map(|selector| Arc::clone(&selector.labels)).unwrap_or_default()
+    }
+
+    fn matches(&self, parts: &[String]) -> Option<(String, Arc<BTreeMap<String, String>>)> {
         let last = parts.last()?;
         let selector = self.selectors.iter().find(|selector| match &selector.rule {
             Rule::Path(globs) => {
@@ -98,7 +109,8 @@ impl Selectors {
             Rule::Unit(glob) => glob.is_match(last),
         })?;
         let unit = last.rsplit_once('.').map_or(last.as_str(), |(unit, _)| unit);
-        Some(selector.name.replace("{unit}", unit).replace("{cgroup}", last))
+        let name = selector.name.replace("{unit}", unit).replace("{cgroup}", last);
+        Some((name, Arc::clone(&selector.labels)))
     }
 
     fn may_match_below(&self, parts: &[String]) -> bool {
@@ -167,5 +179,27 @@ mod tests {
             &["s/a/b", "s/c/b"],
             &[("/s/a", "a"), ("/s/c/b", "b")],
         );
+    }
+
+    #[test]
+    fn an_agent_has_the_labels_of_what_has_found_it() {
+        let yaml = "[{name: '{unit}', systemd: 'a-*.service', labels: {of: a}}, \
+                     {name: '{unit}', systemd: 'b-*.service', labels: {of: b}}, \
+                     {name: c, cgroup: '/c', labels: {of: c}}, {name: d, cgroup: '/d'}]";
+        let selectors: Vec<AgentSelector> = serde_saphyr::from_str(yaml).unwrap();
+        let selectors = Selectors::compile(&selectors).unwrap();
+        let root = tempfile::tempdir().unwrap();
+        for dir in ["s.slice/a-1.service", "s.slice/b-1.service", "c", "d"] {
+            std::fs::create_dir_all(root.path().join(dir)).unwrap();
+        }
+        let of = |labels: &BTreeMap<String, String>| labels.get("of").cloned().unwrap_or_default();
+        let mut found: Vec<_> = selectors.walk(root.path()).found;
+        found.sort_by(|a, b| a.name.cmp(&b.name));
+        let found: Vec<_> = found.iter().map(|found| (&*found.name, of(&found.labels))).collect();
+        let expect =
+            [("a-1", "a"), ("b-1", "b"), ("c", "c"), ("d", "")].map(|(name, of)| (name, of.to_owned()));
+        assert_eq!(found, expect);
+        let named = ["c", "d", "a-1", "{unit}x"].map(|name| of(&selectors.labels_of(name)));
+        assert_eq!(named, ["c", "", "", ""]);
     }
 }

@@ -278,7 +278,7 @@ impl std::fmt::Display for InUse {
 impl std::error::Error for InUse {}
 
 /// Replaces a file so that it is whole at every moment and durable on return.
-fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let new = path.with_extension("new");
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
     file.write_all(bytes)?;
