@@ -1,6 +1,7 @@
 //! The agents of this host: who they are, which cgroups are theirs, and that the kernel holds each of them.
 
 use std::collections::{BTreeMap, HashMap};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -276,17 +277,18 @@ impl Agents {
         Ok(agent)
     }
 
+    /// Holds a cgroup, unless it is held already. Returns whether it is held only now.
     fn hold(
         &self,
         held: &mut BTreeMap<String, Held>,
         path: &str,
         name: &str,
         made: Option<Instant>,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let dir = self.dir(path);
         let id = cgroup::id(&dir)?;
         if held.get(path).is_some_and(|known| known.id == id) {
-            return Ok(());
+            return Ok(false);
         }
         let agent = self.named(name)?;
         let is_new = !self.kernel.held()?.contains_key(&id);
@@ -299,21 +301,24 @@ impl Agents {
             // The path was removed and made again between two looks.
             self.kernel.let_go(replaced.id)?;
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Brings what is held in line with the cgroup tree. Called whenever the tree may have changed. Returns what could
     /// not be held beside what was seen: a cgroup may be younger than the hooks above it.
     pub fn refresh(&self, selectors: &Selectors) -> (Walk, Vec<Unheld>) {
         let walk = selectors.walk(&self.root);
-        let mut unheld = Vec::new();
+        let (mut unheld, mut new) = (Vec::new(), Vec::new());
         let mut held = self.held_now();
         for found in &walk.found {
-            if let Err(error) = self.hold(&mut held, &found.path, &found.name, None) {
+            match self.hold(&mut held, &found.path, &found.name, None) {
+                Ok(true) => new.push(found.path.clone()),
+                Ok(false) => {}
                 // The cgroup may have vanished between the walk and the look at it.
-                if self.dir(&found.path).exists() {
+                Err(error) if self.dir(&found.path).exists() => {
                     unheld.push(Unheld { path: found.path.clone(), agent: found.name.clone(), error });
                 }
+                Err(_) => {}
             }
         }
         held.retain(|path, held| {
@@ -335,7 +340,25 @@ impl Agents {
             }
             false
         });
+        drop(held);
+        self.remember(new, selectors);
         (walk, unheld)
+    }
+
+    /// Lets the state remember cgroups, for [`crate::hold`] to make when the host has booted.
+    fn remember(&self, mut new: Vec<String>, selectors: &Selectors) {
+        if new.is_empty() {
+            return;
+        }
+        // What root makes below a cgroup that a user's manager runs, that manager could put nobody into.
+        let is_roots = |dir: &Path| std::fs::metadata(dir).is_ok_and(|dir| dir.uid() == 0);
+        new.retain(|path| self.dir(path).parent().is_some_and(is_roots));
+        let rules = self.gate.rules();
+        let is_stopped = |name: &str| rules.stop_of_agent(name).is_some();
+        self.state.remember_cgroups(&new, |path| {
+            selectors.agent_of(path).is_some_and(|found| is_stopped(&found.name))
+                || cgroup::events(&self.dir(path)).is_ok_and(|events| events.populated)
+        });
     }
 
     /// Takes up what an earlier daemon left: cgroups of `interlock exec` that still run, and entries of cgroups
