@@ -8,6 +8,8 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ffi::OsString;
 use std::path::Path;
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use agent_abi::{AgentState, MODE_HELD, MODE_RUN, Settings};
 use anyhow::{Context, Result, bail};
@@ -19,16 +21,19 @@ use crate::daemon::attach_points;
 use crate::decide::policy::{Bias, Policy};
 use crate::decide::stop::{Level, Selector, Stop};
 use crate::gate::Gate;
-use crate::kernel::{self, Kernel, cgroup};
+use crate::kernel::{self, Kernel, Offline, cgroup};
 use crate::record::log::Log;
 use crate::record::metrics::Metrics;
 use crate::reload;
 use crate::selectors::Selectors;
 use crate::spool::{Left, Spool, closed_stop, everybody};
-use crate::state::State;
+use crate::state::{InUse, State};
 
 /// Cgroup of a process of ours that was started in the root cgroup.
 const OWN_CGROUP: &str = "interlock";
+/// How long a unit waits for a daemon, or for other units, to hold its cgroup.
+const OWN_WITHIN: Duration = Duration::from_secs(30);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Agents, held.
 pub struct Hold {
@@ -125,6 +130,29 @@ pub fn run(config: &Config) -> Result<usize> {
         bail!("not held, so that who starts there before the daemon runs free: {}", free.join(", "));
     }
     Ok(held.len())
+}
+
+/// `interlock hold --own`, which a unit runs before anything of its own: returns the agent in whose cgroup this process
+/// is once that is held, by the daemon or, where none runs, by this process.
+///
+/// # Errors
+/// It is no agent's, or whoever starts in it may run free.
+pub fn own(config: &Config) -> Result<String> {
+    let own = cgroup::of_pid(std::process::id())?;
+    let found = Selectors::compile(&config.agents)?.agent_of(&own.to_string_lossy());
+    let found = found.with_context(|| format!("cgroup {}: no agent's, as `agents:` says", own.display()))?;
+    let id = cgroup::id(&cgroup::root()?.join(found.path.trim_start_matches('/')))?;
+    let is_held =
+        || Offline::open(&config.pin_dir).and_then(|kernel| kernel.held()).map(|held| held.contains_key(&id));
+    let deadline = Instant::now() + OWN_WITHIN;
+    while !is_held().unwrap_or(false) {
+        match run(config) {
+            // A daemon will see this cgroup in a moment; another unit's hold leaves it to us.
+            Err(error) if error.is::<InUse>() && Instant::now() < deadline => thread::sleep(LOOK_EVERY),
+            held => _ = held?,
+        }
+    }
+    Ok(found.name)
 }
 
 /// The cgroups in which agents will start: those that a selector names, and those in which an agent was held before and

@@ -310,7 +310,7 @@ fn lock(dir: &Path) -> Result<Flock<File>> {
 
 /// A daemon has the directory already.
 #[derive(Debug)]
-struct InUse(PathBuf);
+pub struct InUse(PathBuf);
 
 impl std::fmt::Display for InUse {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -421,12 +421,18 @@ mod tests {
         let state = State::load(dir.path()).unwrap();
         let paths: Vec<String> = (0..CGROUPS + 3).map(|n| format!("/agents/{n}")).collect();
         state.remember_cgroups(&paths[..CGROUPS], |_| false);
-        state.remember_cgroups(&paths[CGROUPS..CGROUPS + 2], |path| path == "/agents/0" || path == "/agents/2");
+        state.remember_cgroups(&paths[CGROUPS..CGROUPS + 2], |path| {
+            path == "/agents/0" || path == "/agents/2"
+        });
         let known = state.cgroups();
         assert_eq!(known.len(), CGROUPS);
         assert_eq!((&*known[0], &*known[1], &*known[2]), ("/agents/0", "/agents/2", "/agents/4"));
         state.remember_cgroups(&paths[CGROUPS + 2..], |_| true);
-        assert_eq!((&*state.cgroups()[0], state.cgroups().len()), ("/agents/2", CGROUPS), "bounded all the same");
+        assert_eq!(
+            (&*state.cgroups()[0], state.cgroups().len()),
+            ("/agents/2", CGROUPS),
+            "bounded all the same"
+        );
         assert_eq!(state.cgroups().last(), paths.last());
     }
 

@@ -5,6 +5,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use agent_tests::app::interlock;
+use agent_tests::process::Process;
 use agent_tests::world::cgroup_root;
 use agent_tests::{Daemon, RawAgent, World, wait_for};
 use interlock::kernel::Kernel;
@@ -122,6 +123,47 @@ fn agents_under_a_glob_are_held_where_they_were_before_the_boot() {
     daemon.restart(&world);
     assert_isolated(&mut stopped, server.address(), "and after it");
     assert!(!call(&mut other, server.address()).expect("works"));
+}
+
+/// As a unit does before it starts anything of its own.
+fn start_own_hold(world: &World, config: &Path, agent: &str) -> Process {
+    let config = config.display().to_string();
+    let command = [interlock(), "hold".to_owned(), "--own".to_owned(), "--config".to_owned(), config];
+    world.start_agent(agent, &command)
+}
+
+fn hold_own(world: &World, config: &Path, agent: &str) -> (bool, String) {
+    let mut hold = start_own_hold(world, config, agent);
+    (hold.wait().success(), hold.stderr())
+}
+
+#[test]
+#[cfg_attr(not(feature = "root-tests"), ignore = "needs root and BPF")]
+fn unit_never_seen_before_has_itself_held_without_a_daemon() {
+    let world = World::new();
+    let mut daemon = Daemon::start(&world, NO_RULES);
+    let server = bank(&world);
+    daemon.cli().stop(&["agent=coder"], "kill");
+    reboot(&world, &mut daemon);
+    let (held, said) = hold_own(&world, daemon.config(), "coder-8");
+    assert!(held, "{said}");
+    assert_isolated(&mut RawAgent::start(&world, "coder-8"), server.address(), "stopped before it ever was");
+    let others = ["sibling-1", "sibling-2", "sibling-3"];
+    let mut at_once = others.map(|agent| start_own_hold(&world, daemon.config(), agent));
+    for hold in &mut at_once {
+        assert!(hold.wait().success(), "{}", hold.stderr());
+    }
+    for agent in others {
+        let error = RawAgent::start(&world, agent).open(server.address()).map(drop).expect_err("no daemon");
+        assert_ne!(error.kind(), ErrorKind::PermissionDenied, "though it is not stopped");
+    }
+    let (held, said) = hold_own(&world, daemon.config(), "nobody");
+    assert!(!held && said.contains("no agent's"), "{said}");
+
+    daemon.restart(&world);
+    let (held, said) = hold_own(&world, daemon.config(), "sibling-4");
+    assert!(held, "beside a daemon: {said}");
+    assert!(!call(&mut RawAgent::start(&world, "sibling-4"), server.address()).expect("works"));
 }
 
 #[test]
