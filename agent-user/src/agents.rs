@@ -311,14 +311,16 @@ impl Agents {
         let (mut unheld, mut new) = (Vec::new(), Vec::new());
         let mut held = self.held_now();
         for found in &walk.found {
-            match self.hold(&mut held, &found.path, &found.name, None) {
-                Ok(true) => new.push(found.path.clone()),
-                Ok(false) => {}
+            let was_new = self.hold(&mut held, &found.path, &found.name, None);
+            // Also one that was gone again before it was held: it may come back.
+            if !matches!(was_new, Ok(false)) {
+                new.push(found.path.clone());
+            }
+            if let Err(error) = was_new {
                 // The cgroup may have vanished between the walk and the look at it.
-                Err(error) if self.dir(&found.path).exists() => {
+                if self.dir(&found.path).exists() {
                     unheld.push(Unheld { path: found.path.clone(), agent: found.name.clone(), error });
                 }
-                Err(_) => {}
             }
         }
         held.retain(|path, held| {
