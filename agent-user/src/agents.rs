@@ -1,6 +1,7 @@
 //! The agents of this host: who they are, which cgroups are theirs, and that the kernel holds each of them.
 
 use std::collections::{BTreeMap, HashMap};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -287,17 +288,18 @@ impl Agents {
         Ok(agent)
     }
 
+    /// Holds a cgroup, unless it is held already. Returns whether it is held only now.
     fn hold(
         &self,
         held: &mut BTreeMap<String, Held>,
         path: &str,
         (name, labels): (&str, &Labels),
         made: Option<Instant>,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let dir = self.dir(path);
         let id = cgroup::id(&dir)?;
         if held.get(path).is_some_and(|known| known.id == id) {
-            return Ok(());
+            return Ok(false);
         }
         let agent = self.named(name, labels)?;
         let is_new = !self.kernel.held()?.contains_key(&id);
@@ -310,17 +312,22 @@ impl Agents {
             // The path was removed and made again between two looks.
             self.kernel.let_go(replaced.id)?;
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Brings what is held in line with the cgroup tree. Called whenever the tree may have changed. Returns what could
     /// not be held beside what was seen: a cgroup may be younger than the hooks above it.
     pub fn refresh(&self) -> (Walk, Vec<Unheld>) {
         let walk = self.tree.selectors.walk(&self.tree.root);
-        let mut unheld = Vec::new();
+        let (mut unheld, mut new) = (Vec::new(), Vec::new());
         let mut held = self.held_now();
         for found in &walk.found {
-            if let Err(error) = self.hold(&mut held, &found.path, (&found.name, &found.labels), None) {
+            let was_new = self.hold(&mut held, &found.path, (&found.name, &found.labels), None);
+            // Also one that was gone again before it was held: it may come back.
+            if !matches!(was_new, Ok(false)) {
+                new.push(found.path.clone());
+            }
+            if let Err(error) = was_new {
                 // The cgroup may have vanished between the walk and the look at it.
                 if self.dir(&found.path).exists() {
                     unheld.push(Unheld { path: found.path.clone(), agent: found.name.clone(), error });
@@ -346,7 +353,25 @@ impl Agents {
             }
             false
         });
+        drop(held);
+        self.remember(new);
         (walk, unheld)
+    }
+
+    /// Lets the state remember cgroups, for [`crate::hold`] to make when the host has booted.
+    fn remember(&self, mut new: Vec<String>) {
+        if new.is_empty() {
+            return;
+        }
+        // What root makes below a cgroup that a user's manager runs, that manager could put nobody into.
+        let is_roots = |dir: &Path| std::fs::metadata(dir).is_ok_and(|dir| dir.uid() == 0);
+        new.retain(|path| self.dir(path).parent().is_some_and(is_roots));
+        let rules = self.gate.rules();
+        let is_stopped = |name: &str| rules.stop_of_agent(name).is_some();
+        self.state.remember_cgroups(&new, |path| {
+            self.tree.selectors.agent_of(path).is_some_and(|found| is_stopped(&found.name))
+                || cgroup::events(&self.dir(path)).is_ok_and(|events| events.populated)
+        });
     }
 
     /// Takes up what an earlier daemon left: cgroups of `interlock exec` that still run, and entries of cgroups

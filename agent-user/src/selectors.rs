@@ -51,6 +51,14 @@ pub struct Walk {
     pub watched: Vec<PathBuf>,
 }
 
+/// What the selectors say of one cgroup that lies in no agent's.
+enum Look {
+    Agent(Found),
+    /// Agents may lie below it.
+    Above,
+    Outside,
+}
+
 impl Selectors {
     pub fn compile(selectors: &[AgentSelector]) -> Result<Selectors> {
         let compiled = selectors.iter().map(|selector| {
@@ -73,15 +81,24 @@ impl Selectors {
         walk
     }
 
-    fn visit(&self, dir: &Path, parts: &mut Vec<String>, walk: &mut Walk) {
-        if !parts.is_empty()
-            && let Some((name, labels)) = self.matches(parts)
-        {
-            walk.found.push(Found { path: format!("/{}", parts.join("/")), name, labels });
-            return;
+    /// The agent whose cgroup this path is or lies in, as a walk would find it, whether it exists or not.
+    pub fn agent_of(&self, path: &str) -> Option<Found> {
+        let parts: Vec<String> = path.split('/').filter(|part| !part.is_empty()).map(str::to_owned).collect();
+        for length in 0..=parts.len() {
+            match self.look(&parts[..length]) {
+                Look::Agent(found) => return Some(found),
+                Look::Above => {}
+                Look::Outside => return None,
+            }
         }
-        if parts.len() >= MAX_CGROUP_LEVEL as usize || !self.may_match_below(parts) {
-            return;
+        None
+    }
+
+    fn visit(&self, dir: &Path, parts: &mut Vec<String>, walk: &mut Walk) {
+        match self.look(parts) {
+            Look::Agent(found) => return walk.found.push(found),
+            Look::Above => {}
+            Look::Outside => return,
         }
         walk.watched.push(dir.to_owned());
         let Ok(children) = std::fs::read_dir(dir) else { return };
@@ -98,6 +115,16 @@ impl Selectors {
     pub fn labels_of(&self, name: &str) -> Arc<BTreeMap<String, String>> {
         let named = self.selectors.iter().find(|selector| selector.name == name);
         named.map(|selector| Arc::clone(&selector.labels)).unwrap_or_default()
+    }
+
+    fn look(&self, parts: &[String]) -> Look {
+        if !parts.is_empty()
+            && let Some((name, labels)) = self.matches(parts)
+        {
+            return Look::Agent(Found { path: format!("/{}", parts.join("/")), name, labels });
+        }
+        let is_above = parts.len() < MAX_CGROUP_LEVEL as usize && self.may_match_below(parts);
+        if is_above { Look::Above } else { Look::Outside }
     }
 
     fn matches(&self, parts: &[String]) -> Option<(String, Arc<BTreeMap<String, String>>)> {
@@ -142,8 +169,14 @@ mod tests {
         for dir in dirs {
             std::fs::create_dir_all(root.path().join(dir)).unwrap();
         }
-        let mut found = Selectors::compile(&selectors).unwrap().walk(root.path()).found;
+        let selectors = Selectors::compile(&selectors).unwrap();
+        let mut found = selectors.walk(root.path()).found;
         found.sort_by(|a, b| a.path.cmp(&b.path));
+        for dir in dirs {
+            let known = selectors.agent_of(dir);
+            let walked = |found: &Found| format!("/{dir}/").starts_with(&format!("{}/", found.path));
+            assert_eq!(known.as_ref(), found.iter().find(|found| walked(found)), "{dir}");
+        }
         let found: Vec<(&str, &str)> = found.iter().map(|found| (&*found.path, &*found.name)).collect();
         assert_eq!(found, expect);
     }
