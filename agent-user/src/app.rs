@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use tracing::warn;
 
 use crate::accept::Listeners;
+use crate::approvals::Approvals;
 use crate::book::Book;
 use crate::config::Config;
 use crate::control::remote::Endpoint;
@@ -26,6 +27,7 @@ use crate::record::entry::{self, Entry};
 use crate::record::log::Log;
 use crate::record::metrics::Metrics;
 use crate::reload::Reloader;
+use crate::rounds::Rounds;
 use crate::selectors::Selectors;
 use crate::spool::Spool;
 use crate::state::State;
@@ -65,7 +67,7 @@ pub fn run(config: &Config, rules: Option<(Policy, String)>) -> Result<()> {
         tripwires,
         book: Arc::new(Book::new(Arc::clone(&log), Arc::clone(&metrics))),
         ledger: Arc::new(Ledger::default()),
-        decisions: Ids::new(),
+        decisions: Ids::new("d"),
         limits: limits(config),
         workflow: Arc::new(Extractors::compile(&config.workflow)),
         arguments: config.records.arguments,
@@ -73,6 +75,8 @@ pub fn run(config: &Config, rules: Option<(Policy, String)>) -> Result<()> {
         own_endpoint: OwnEndpoint::new(remote_addr)?,
         watched: config.watched()?,
         tasks: Tasks::default(),
+        rounds: Rounds::default(),
+        approvals: Arc::new(Approvals::new(Arc::clone(&log), Arc::clone(&metrics))),
         kernel,
         agents,
         gate,

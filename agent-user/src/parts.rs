@@ -8,6 +8,7 @@ use globset::GlobSet;
 use jiff::Timestamp;
 
 use crate::agents::Agents;
+use crate::approvals::Approvals;
 use crate::book::Book;
 use crate::config::Arguments;
 use crate::decide::policy::Defaults;
@@ -21,6 +22,7 @@ use crate::ledger::{Conn, Ledger, Scene};
 use crate::record::entry::{Decision, Entry};
 use crate::record::log::Log;
 use crate::record::metrics::Metrics;
+use crate::rounds::Rounds;
 use crate::tasks::Tasks;
 use crate::tripwires::Tripwires;
 use crate::workflow::Extractors;
@@ -45,6 +47,9 @@ pub struct Parts {
     /// Servers that a stop watches instead of cancelling by closing.
     pub watched: GlobSet,
     pub tasks: Tasks,
+    /// Calls that a server has asked something about in the middle of.
+    pub rounds: Rounds,
+    pub approvals: Arc<Approvals>,
 }
 
 impl Parts {
@@ -92,27 +97,23 @@ pub fn count_stop(agent: &Agent, refusal: &Refusal) {
     }
 }
 
-/// Decision ids: unique on this host, because no two daemons start in the same millisecond on one state directory; in
-/// the same second they do, when one is killed and started again.
+/// Ids of decisions and approvals: unique on this host, because no two daemons start in the same millisecond on one state
+/// directory; in the same second they do, when one is killed and started again.
 #[derive(Debug)]
 pub struct Ids {
+    kind: &'static str,
     started: i64,
     next: AtomicU64,
 }
 
 impl Ids {
-    pub fn new() -> Ids {
-        Ids { started: Timestamp::now().as_millisecond(), next: AtomicU64::new(1) }
+    /// Ids that begin with `kind`.
+    pub fn new(kind: &'static str) -> Ids {
+        Ids { kind, started: Timestamp::now().as_millisecond(), next: AtomicU64::new(1) }
     }
 
     pub fn next(&self) -> String {
-        format!("d-{:x}-{:x}", self.started, self.next.fetch_add(1, Ordering::Relaxed))
-    }
-}
-
-impl Default for Ids {
-    fn default() -> Ids {
-        Ids::new()
+        format!("{}-{:x}-{:x}", self.kind, self.started, self.next.fetch_add(1, Ordering::Relaxed))
     }
 }
 

@@ -9,10 +9,10 @@ use crate::decide::{Guard, Refusal};
 use crate::decode::{Body, Framing, Method, RequestHead, parse_request};
 use crate::forward::answer::{Answered, Asked, Begun, Relay};
 use crate::forward::refuse::Refused;
-use crate::forward::request::{Content, Reading, read};
+use crate::forward::request::{Reading, read};
 use crate::forward::side::{Reader, Writer};
 use crate::forward::{End, refuse};
-use crate::judge::{Asking, Judged, judge, judge_unread, refuse_bytes};
+use crate::judge::{Asking, Judged, judge_unread, refuse_bytes};
 use crate::ledger::{Conn, Phase};
 use crate::record::metrics::Class;
 
@@ -78,7 +78,7 @@ impl Connection {
     }
 
     /// Has done with the server's connection; another is made when it is needed.
-    fn leave_server(&mut self) {
+    pub(super) fn leave_server(&mut self) {
         self.to_server += self.server.take().map_or(0, |server| server.writer.written());
     }
 
@@ -140,6 +140,8 @@ impl Connection {
                 self.forward(head, len, (has_calls, batch)).await
             }
             Judged::Refused { calls, batch } => self.refuse(head, len, &calls, batch).await,
+            // `judge` has asked until there was nothing left to ask.
+            Judged::Asks(_) => Err(End::Refused),
             Judged::RefusedUnread { refusal, decision } => {
                 self.conn.end();
                 let ours = matches!(refusal, Refusal::Stop(_) | Refusal::Rule { .. });
@@ -152,12 +154,6 @@ impl Connection {
                 Err(End::Refused)
             }
         }
-    }
-
-    async fn judge(&mut self, head: &RequestHead, content: &Content, since: Instant) -> Judged {
-        let buffer = &self.agent.reader.buffer;
-        let asking = Asking { head, bytes: &buffer[..head.len], since };
-        judge(&self.parts, &self.conn, &mut self.target, &asking, content.of(buffer)).await
     }
 
     async fn judge_unread(&mut self, head: &RequestHead, since: Instant) -> Judged {

@@ -3,6 +3,7 @@
 
 mod exchange;
 pub mod intrusion;
+mod park;
 mod stop;
 
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use agent_abi::Origin;
 use tokio::net::TcpStream;
 use tracing::warn;
 
+use crate::approvals::Parked;
 use crate::decode::{Sniff, sniff};
 use crate::forward::End;
 use crate::forward::answer::Begun;
@@ -76,6 +78,8 @@ struct Connection {
     /// Head of the request in progress; a stop may have to repeat its headers.
     request: Vec<u8>,
     progress: Progress,
+    /// The request in progress waits for a person.
+    parked: Option<Parked>,
     class: Option<Class>,
     /// Bytes sent to servers that this connection has done with.
     to_server: u64,
@@ -104,6 +108,7 @@ impl Connection {
             batch: false,
             request: Vec::new(),
             progress: Progress::default(),
+            parked: None,
             class: None,
             to_server: 0,
             opened: Instant::now(),
@@ -207,6 +212,9 @@ impl Drop for Connection {
     /// Exactly one record and one count per connection, however it ends.
     fn drop(&mut self) {
         let end = self.end.take().unwrap_or(End::Drain);
+        if let Some(parked) = self.parked.take() {
+            parked.withdraw(end.label(), None);
+        }
         let agent = &self.conn.identity.agent;
         let to_server = self.to_server + self.server.as_ref().map_or(0, |server| server.writer.written());
         let to_agent = self.agent.writer.written();

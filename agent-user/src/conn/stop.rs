@@ -32,6 +32,9 @@ impl Connection {
         if self.conn.cut_by().is_none() {
             self.parts.book.file(stop, &self.conn, &calls, fate, follows);
         }
+        if let Some(parked) = self.parked.take() {
+            self.unpark(&parked, stop);
+        }
         let refusal = Refusal::Stop(Arc::clone(stop));
         let goes_on = stop.level == Level::Refuse
             && match self.begun {

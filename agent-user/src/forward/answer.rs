@@ -302,6 +302,9 @@ impl Relay<'_> {
             let (netns, request) = (Arc::clone(self.netns), self.request.to_vec());
             Task { id, call: call.clone(), scene, conn: Arc::clone(self.conn), netns, request }
         };
+        if let Some(round) = call.and_then(|call| call.round) {
+            self.parts.rounds.learn(self.conn.identity.agent.number, round, message);
+        }
         if let Learnt::Unfollowed = self.parts.tasks.learn(self.conn, message, call, begin) {
             debug!(agent = &*self.conn.identity.agent.name, "a task that a stop will know nothing of");
         }

@@ -1,12 +1,14 @@
 //! One side of a relayed connection: a socket's two halves and the bytes read but not yet used.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::BytesMut;
 use socket2::{SockRef, TcpKeepalive};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::unix::AsyncFd;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest, Ready};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
@@ -111,6 +113,21 @@ impl Reader {
         self.socket.read_buf(&mut self.buffer).await
     }
 
+    /// Waits until the peer has closed its side, or is gone, whatever it has sent before; reads nothing. An error: that
+    /// cannot be seen.
+    pub async fn hangup(&self) -> io::Result<()> {
+        // Readiness of its own: to take it off the socket would keep readers waiting for what is there.
+        let socket = self.socket.as_ref().as_fd().try_clone_to_owned()?;
+        let socket = AsyncFd::with_interest(socket, Interest::READABLE)?;
+        loop {
+            let mut guard = socket.readable().await?;
+            if guard.ready().is_read_closed() {
+                return Ok(());
+            }
+            guard.clear_ready_matching(Ready::READABLE);
+        }
+    }
+
     /// Gives the memory back between messages.
     pub fn rest(&mut self) {
         if self.buffer.is_empty() {
@@ -147,5 +164,28 @@ impl Writer {
     /// Tells the peer that nothing more will come.
     pub async fn finish(&mut self) -> io::Result<()> {
         self.socket()?.shutdown().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn hangup_is_seen_behind_bytes_that_nobody_reads() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (near, far) = tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
+        let (mut side, mut far) = (Side::new(near.unwrap()), far.unwrap().0);
+        let within = Duration::from_millis(50);
+        far.write_all(b"first").await.unwrap();
+        assert!(timeout(within, side.reader.hangup()).await.is_err());
+        far.write_all(b"second").await.unwrap();
+        assert!(timeout(within, side.reader.hangup()).await.is_err());
+        far.shutdown().await.unwrap();
+        side.reader.hangup().await.unwrap();
+        while side.reader.fill().await.unwrap() > 0 {}
+        assert_eq!(&*side.reader.buffer, b"firstsecond");
     }
 }
