@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use socket2::{SockRef, TcpKeepalive};
-use tokio::io::unix::AsyncFd;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest, Ready};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
@@ -118,14 +117,12 @@ impl Reader {
     pub async fn hangup(&self) -> io::Result<()> {
         // Readiness of its own: to take it off the socket would keep readers waiting for what is there.
         let socket = self.socket.as_ref().as_fd().try_clone_to_owned()?;
-        let socket = AsyncFd::with_interest(socket, Interest::READABLE)?;
-        loop {
-            let mut guard = socket.readable().await?;
-            if guard.ready().is_read_closed() {
-                return Ok(());
-            }
-            guard.clear_ready_matching(Ready::READABLE);
+        let socket = TcpStream::from_std(std::net::TcpStream::from(socket))?;
+        while !socket.ready(Interest::READABLE).await?.is_read_closed() {
+            // Waits for the next event. It gives back the error that it is given.
+            let _ = socket.try_io(Interest::READABLE, || Err::<(), _>(io::ErrorKind::WouldBlock.into()));
         }
+        Ok(())
     }
 
     /// Gives the memory back between messages.
