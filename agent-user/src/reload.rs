@@ -29,7 +29,10 @@ fn read(path: &Path) -> Result<String> {
 
 fn parse(text: &str, path: &Path) -> Result<Policy> {
     let file: PolicyFile = parse_yaml(text, path)?;
-    Policy::compile(file).map_err(anyhow::Error::msg).with_context(|| path.display().to_string())
+    Policy::compile(file).map_err(|fault| {
+        let place = fault.place(text).map(|(line, column)| format!(":{line}:{column}")).unwrap_or_default();
+        anyhow::Error::new(fault).context(format!("{}{place}", path.display()))
+    })
 }
 
 /// Keeps the rules in force in line with their file.

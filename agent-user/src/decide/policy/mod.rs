@@ -5,6 +5,7 @@
 //! ids are errors that name the rule and the remedy.
 
 mod defaults;
+mod fault;
 mod file;
 mod globs;
 mod index;
@@ -21,6 +22,7 @@ use self::rule::Rule;
 use super::scope::Scope;
 
 pub use self::defaults::{AgentDefaults, Bias, Defaults};
+pub use self::fault::{Fault, place};
 pub use self::file::{Action, Denials, Globs, Match, Mode, Phase, PolicyFile, RuleFile};
 pub use self::rule::Approval;
 
@@ -57,24 +59,25 @@ struct Messages {
 
 impl Policy {
     /// Checks and compiles a rules file. The error names the rule, by id and position, and what to do.
-    pub fn compile(file: PolicyFile) -> Result<Policy, String> {
+    pub fn compile(file: PolicyFile) -> Result<Policy, Fault> {
         if file.version != 1 {
-            return Err(format!("version {} is not known; this interlock reads version 1", file.version));
+            let error = format!("version {} is not known; this interlock reads version 1", file.version);
+            return Err(Fault::of_file(error));
         }
         let mut ids = HashSet::new();
         let mut rules = Vec::with_capacity(file.rules.len());
         for (position, rule) in file.rules.iter().enumerate() {
+            let fault = |error: String| Fault { rule: Some((position, rule.id.clone())), error };
             if rule.id.is_empty() {
-                return Err(format!("rule {}: `id` is empty; give it a name", position + 1));
+                return Err(fault("`id` is empty; give it a name".to_owned()));
             }
-            let context = |error: String| format!("rule {} ({}): {error}", position + 1, rule.id);
             if !ids.insert(&rule.id) {
-                return Err(context("the id is used twice; ids must be unique".to_owned()));
+                return Err(fault("`id` is used twice; ids must be unique".to_owned()));
             }
-            rules.push(Rule::compile(rule).map_err(context)?);
+            rules.push(Rule::compile(rule).map_err(fault)?);
         }
-        let mut policy = Policy::indexed(&file.rules, rules)?;
-        policy.defaults = AllDefaults::compile(file.defaults, file.agent_defaults)?;
+        let mut policy = Policy::indexed(&file.rules, rules).map_err(Fault::of_file)?;
+        policy.defaults = AllDefaults::compile(file.defaults, file.agent_defaults).map_err(Fault::of_file)?;
         Ok(policy)
     }
 

@@ -186,7 +186,7 @@ fn what_goes_on_with_a_call_meets_its_rules_and_is_approved_once() {
 #[track_caller]
 fn check_error(text: &str, expect: &str) {
     let error = match serde_saphyr::from_str::<PolicyFile>(text) {
-        Ok(file) => Policy::compile(file).unwrap_err(),
+        Ok(file) => Policy::compile(file).unwrap_err().to_string(),
         Err(error) => error.to_string(),
     };
     assert!(error.contains(expect), "{error}");
