@@ -6,9 +6,10 @@ use bytes::Buf;
 
 use crate::decide::policy::Bias;
 use crate::decide::{Guard, Refusal};
-use crate::decode::{Body, Framing, Method, RequestHead, parse_request};
+use crate::decode::{Body, Framing, Method, RequestHead, Version, parse_request};
 use crate::forward::answer::{Answered, Asked, Begun, Relay};
 use crate::forward::refuse::Refused;
+use crate::forward::reframe::Stream;
 use crate::forward::request::{Content, Reading, read};
 use crate::forward::side::{Reader, Writer};
 use crate::forward::{End, refuse};
@@ -64,6 +65,7 @@ impl Connection {
     /// Between two exchanges nothing is in progress and no memory is held.
     fn rest(&mut self) {
         self.begun = Begun::Nothing;
+        self.stream = Stream::default();
         self.progress = Progress::default();
         self.conn.end();
         self.agent.reader.rest();
@@ -218,6 +220,7 @@ impl Connection {
             has_calls: judged.has_calls,
             continued: head.expect_continue && len.is_some(),
             keep_alive: head.keep_alive,
+            chunked: head.version == Version::Http11,
             may_tunnel: head.upgrade || head.method == Method::Connect,
         };
         self.conn.set_phase(if judged.has_calls { Phase::Sending } else { Phase::Open });
@@ -227,6 +230,7 @@ impl Connection {
             server: &mut server.reader,
             agent: &mut self.agent.writer,
             begun: &mut self.begun,
+            stream: &mut self.stream,
             asked,
             request: &self.request,
             netns: &self.netns,
