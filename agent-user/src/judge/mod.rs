@@ -35,6 +35,9 @@ pub struct Judged {
     pub has_calls: bool,
     /// They came as a batch, and are answered as one.
     pub batch: bool,
+    /// The JSON text that leaves in place of the agent's. Its headers stay, but for those that frame or digest the content:
+    /// what MCP 2026-07-28 has them say of it must still be true.
+    pub replaced: Option<Vec<u8>>,
 }
 
 /// A request that was read, and where its head is.
@@ -142,7 +145,7 @@ pub async fn judge(
         let refused = refused.collect();
         (first, refused)
     });
-    Judged { refused, has_calls: true, batch }
+    Judged { refused, has_calls: true, batch, replaced: None }
 }
 
 /// Judges a request without JSON-RPC that could be judged, such as a stream, a download or a tunnel: only stops apply,
@@ -163,7 +166,8 @@ pub fn judge_unread(
     let rules = parts.gate.begin(conn, scene.clone(), Vec::new());
     let stop = || rules.stop_for(&scene.facts(&conn.identity.agent.name)).cloned();
     let refusal = conn.cut_by().or_else(stop).map(Refusal::Stop).or(guard.map(Refusal::Guard));
-    Judged { refused: refusal.map(|refusal| (refusal, Vec::new())), has_calls: false, batch: false }
+    let refused = refusal.map(|refusal| (refusal, Vec::new()));
+    Judged { refused, has_calls: false, batch: false, replaced: None }
 }
 
 fn prepare<'a>(
