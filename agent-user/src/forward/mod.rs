@@ -11,6 +11,7 @@ pub mod evidence;
 pub mod own;
 pub mod reframe;
 pub mod refuse;
+pub mod reply;
 pub mod request;
 pub mod side;
 mod stream;
