@@ -20,6 +20,7 @@ mod sdk_stops;
 mod sdk_table;
 mod stays;
 mod stop;
+mod streams;
 mod tasks;
 mod tunnels;
 mod two_persons;

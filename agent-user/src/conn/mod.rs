@@ -19,6 +19,7 @@ use crate::forward::End;
 use crate::forward::answer::Begun;
 use crate::forward::dial::dial;
 use crate::forward::own::Source;
+use crate::forward::reframe::Stream;
 use crate::forward::side::{Reader, Side};
 use crate::forward::tunnel::tunnel;
 use crate::identity::Identity;
@@ -73,6 +74,8 @@ struct Connection {
     target: Target,
     /// How far the answer in progress has begun.
     begun: Begun,
+    /// What it holds, if it is a stream of events.
+    stream: Stream,
     /// The calls in flight came as a batch.
     batch: bool,
     /// Head of the request in progress; a stop may have to repeat its headers.
@@ -105,6 +108,7 @@ impl Connection {
             scene,
             target: Target::default(),
             begun: Begun::Nothing,
+            stream: Stream::default(),
             batch: false,
             request: Vec::new(),
             progress: Progress::default(),

@@ -170,14 +170,14 @@ fn head(status: &str, length: Option<usize>, close: bool) -> Vec<u8> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::sync::Arc;
 
     use jiff::Timestamp;
 
     use super::*;
 
-    fn call(method: &str, rpc_id: Option<&str>) -> Call {
+    pub(in crate::forward) fn call(method: &str, rpc_id: Option<&str>) -> Call {
         Call {
             method: method.into(),
             of_tool: None,

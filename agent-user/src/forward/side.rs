@@ -135,11 +135,16 @@ impl Reader {
 
 impl Writer {
     /// Writes everything. When cancelled, [`Writer::written`] still tells how much has left.
-    pub async fn send(&mut self, mut bytes: &[u8]) -> io::Result<()> {
-        while !bytes.is_empty() {
-            let n = self.socket()?.write(bytes).await?;
+    pub async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.send_rest(bytes, &mut 0).await
+    }
+
+    /// Writes what follows the first `left` bytes, which counts on: when cancelled, the rest can be sent later.
+    pub async fn send_rest(&mut self, bytes: &[u8], left: &mut usize) -> io::Result<()> {
+        while *left < bytes.len() {
+            let n = self.socket()?.write(&bytes[*left..]).await?;
             self.add(n)?;
-            bytes = &bytes[n..];
+            *left += n;
         }
         Ok(())
     }

@@ -41,6 +41,9 @@ pub enum Judged {
         has_calls: bool,
         /// They came as a batch, and are answered as one.
         batch: bool,
+        /// The JSON text that leaves in place of the agent's. Its headers stay, but for those that frame or digest the
+        /// content: what MCP 2026-07-28 has them say of it must still be true.
+        replaced: Option<Vec<u8>>,
     },
     /// Its calls are refused, each for a reason of its own.
     Refused { calls: Vec<Refused>, batch: bool },
@@ -151,7 +154,9 @@ pub async fn judge(
     for message in &prepared {
         parts.tripwires.order(&conn.identity.agent.name, &message.verdict);
     }
-    let Some(first) = refusal else { return Judged::Allowed { has_calls: true, batch } };
+    let Some(first) = refusal else {
+        return Judged::Allowed { has_calls: true, batch, replaced: None };
+    };
     let refused = prepared.iter().map(|message| Refused {
         call: message.to_call(&scene),
         refusal: message.verdict.refusal.clone().unwrap_or_else(|| first.clone()),

@@ -57,6 +57,8 @@ pub enum Entry<'a> {
     Approval(Approval<'a>),
     /// A cancel on the wire: the agent's own, or the one a stop sent.
     Cancel(Cancel<'a>),
+    /// A server's request that did not reach its agent was answered in the agent's place.
+    Reply(Reply<'a>),
     /// The rules changed, or a change was refused.
     Policy(PolicyEntry<'a>),
     /// A connection ended.
@@ -83,6 +85,7 @@ impl Entry<'_> {
             Entry::Release(_) => "release",
             Entry::Approval(_) => "approval",
             Entry::Cancel(_) => "cancel",
+            Entry::Reply(_) => "reply",
             Entry::Policy(_) => "policy",
             Entry::Connection(_) => "connection",
             Entry::Kernel(_) => "kernel",
@@ -315,6 +318,17 @@ pub struct Cancel<'a> {
     /// HTTP status the server gave, or what went wrong.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outcome: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Reply<'a> {
+    pub conn: u64,
+    pub agent: &'a str,
+    pub server: &'a str,
+    /// The id of the server's request.
+    pub rpc_id: &'a str,
+    /// HTTP status the server gave, or what went wrong.
+    pub outcome: String,
 }
 
 #[derive(Debug, Serialize)]
