@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use tracing::warn;
 
 use crate::accept::Listeners;
+use crate::approvals::Approvals;
 use crate::book::Book;
 use crate::catalogue::Catalogue;
 use crate::config::Config;
@@ -28,6 +29,7 @@ use crate::record::entry::{self, Entry};
 use crate::record::log::Log;
 use crate::record::metrics::Metrics;
 use crate::reload::Reloader;
+use crate::rounds::Rounds;
 use crate::selectors::Selectors;
 use crate::spool::Spool;
 use crate::state::State;
@@ -70,7 +72,7 @@ pub fn run(config: &Config, rules: Option<(Policy, String)>) -> Result<()> {
         tripwires,
         book: Arc::new(Book::new(Arc::clone(&log), Arc::clone(&metrics))),
         ledger: Arc::new(Ledger::default()),
-        decisions: Ids::new(),
+        decisions: Ids::new("d"),
         limits: limits(config),
         workflow: Arc::new(Extractors::compile(&config.workflow)),
         arguments: config.records.arguments,
@@ -81,6 +83,8 @@ pub fn run(config: &Config, rules: Option<(Policy, String)>) -> Result<()> {
         counts: Arc::clone(&counts),
         users,
         catalogue: Catalogue::default(),
+        rounds: Rounds::default(),
+        approvals: Arc::new(Approvals::new(Arc::clone(&log), Arc::clone(&metrics))),
         kernel,
         agents,
         gate,

@@ -184,6 +184,8 @@ impl Daemon {
     async fn drain(&self) {
         info!("ending; agents stay held in the kernel");
         self.listeners.close();
+        // Nobody is asked any more; the agents that wait are told.
+        self.parts.approvals.close();
         let busy = || !self.parts.ledger.open_conns(|conn| conn.phase() != Phase::Idle).is_empty();
         let deadline = Instant::now() + DRAIN_WITHIN;
         while busy() && Instant::now() < deadline {

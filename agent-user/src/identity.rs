@@ -26,9 +26,9 @@ pub struct Agent {
     pub metrics: AgentMetrics,
     /// Bounds how many of its processes' environments are read at a time.
     pub reading: Arc<Semaphore>,
-    /// Bounds how many cancels stops send for it at a time: each needs a descriptor, and a stop may have caught thousands of
-    /// calls. Servers that do not answer hold up the cancels of no other agent.
-    pub cancels: Semaphore,
+    /// Bounds how many cancels stops send for it at a time, and answers to what servers ask: each needs a descriptor, and a
+    /// stop may have caught thousands of calls. Servers that do not answer hold up the cancels of no other agent.
+    pub cancels: Arc<Semaphore>,
     /// What it did lately, where some rule asks for it.
     pub deeds: Deeds,
 }
@@ -42,7 +42,7 @@ impl Agent {
             labels: Arc::default(),
             metrics,
             reading: Arc::new(Semaphore::new(READING)),
-            cancels: Semaphore::new(CANCELS),
+            cancels: Arc::new(Semaphore::new(CANCELS)),
             deeds: Deeds::new(Instant::now()),
         }
     }
@@ -50,7 +50,7 @@ impl Agent {
 
 /// Environments of one agent that are read at a time.
 const READING: usize = 4;
-/// Cancels for one agent at a time.
+/// Cancels, and answers to servers, for one agent at a time.
 const CANCELS: usize = 64;
 
 /// Who opened a connection.

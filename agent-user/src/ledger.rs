@@ -15,6 +15,7 @@ use crate::decide::{Rules, furthest};
 use crate::decode::RawId;
 use crate::fate::Fate;
 use crate::identity::Identity;
+use crate::rounds::Round;
 use crate::session::Session;
 use crate::sync::{Mutex, MutexGuard, Notify};
 
@@ -45,6 +46,9 @@ pub struct Call {
     /// It is about a task of which nothing is known here: any tool may be behind it.
     #[serde(skip)]
     pub of_unknown: bool,
+    /// What tells the next round of it, if it may have one.
+    #[serde(skip)]
+    pub round: Option<Round>,
     /// When the agent itself asked to cancel it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent_cancelled_at: Option<Timestamp>,

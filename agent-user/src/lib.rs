@@ -4,13 +4,14 @@
 //! [`app`] builds every part once, [`hold`] holds agents before all else, [`daemon`] is its life · [`kernel`] holds agents and redirects their connections · [`selectors`] and
 //! [`agents`] say who is an agent · [`accept`] listens in every network namespace that has one · [`conn`] is the
 //! path of a connection · [`decode`] reads it, [`judge`] and [`decide`] give the verdict, [`forward`] moves the
-//! bytes · [`session`], [`workflow`] and [`user`] name what goes on between an agent and a server, [`catalogue`] what its tools are like, [`limits`] and [`recent`] count it · [`ledger`] and [`book`] know what is in flight, [`tripwires`] and [`orders`] make and carry out stops, [`spool`] keeps those that were ordered with no daemon · [`record`] is the
+//! bytes · [`session`], [`workflow`] and [`user`] name what goes on between an agent and a server, [`catalogue`] what its tools are like, [`limits`] and [`recent`] count it · [`ledger`] and [`book`] know what is in flight, [`approvals`] what waits for a person, [`rounds`] which calls go on with one before, [`tripwires`] and [`orders`] make and carry out stops, [`spool`] keeps those that were ordered with no daemon · [`record`] is the
 //! evidence · [`control`] and [`cli`] are the operator's side.
 #![deny(unsafe_code)]
 
 pub mod accept;
 pub mod agents;
 pub mod app;
+pub mod approvals;
 pub mod book;
 pub mod catalogue;
 pub mod cli;
@@ -40,6 +41,7 @@ pub mod place;
 pub mod recent;
 pub mod record;
 pub mod reload;
+pub mod rounds;
 pub mod selectors;
 pub mod session;
 pub mod spool;

@@ -8,6 +8,7 @@ use globset::GlobSet;
 use jiff::Timestamp;
 
 use crate::agents::Agents;
+use crate::approvals::Approvals;
 use crate::book::Book;
 use crate::catalogue::Catalogue;
 use crate::config::Arguments;
@@ -23,6 +24,7 @@ use crate::limits::Limits as Counts;
 use crate::record::entry::{Decision, Entry};
 use crate::record::log::Log;
 use crate::record::metrics::Metrics;
+use crate::rounds::Rounds;
 use crate::tasks::Tasks;
 use crate::tripwires::Tripwires;
 use crate::user::Users;
@@ -54,6 +56,9 @@ pub struct Parts {
     pub users: Users,
     /// What servers say of their tools.
     pub catalogue: Catalogue,
+    /// Calls that a server has asked something about in the middle of.
+    pub rounds: Rounds,
+    pub approvals: Arc<Approvals>,
 }
 
 impl Parts {
@@ -101,27 +106,23 @@ pub fn count_stop(agent: &Agent, refusal: &Refusal) {
     }
 }
 
-/// Decision ids: unique on this host, because no two daemons start in the same millisecond on one state directory; in
-/// the same second they do, when one is killed and started again.
+/// Ids of decisions and approvals: unique on this host, because no two daemons start in the same millisecond on one state
+/// directory; in the same second they do, when one is killed and started again.
 #[derive(Debug)]
 pub struct Ids {
+    kind: &'static str,
     started: i64,
     next: AtomicU64,
 }
 
 impl Ids {
-    pub fn new() -> Ids {
-        Ids { started: Timestamp::now().as_millisecond(), next: AtomicU64::new(1) }
+    /// Ids that begin with `kind`.
+    pub fn new(kind: &'static str) -> Ids {
+        Ids { kind, started: Timestamp::now().as_millisecond(), next: AtomicU64::new(1) }
     }
 
     pub fn next(&self) -> String {
-        format!("d-{:x}-{:x}", self.started, self.next.fetch_add(1, Ordering::Relaxed))
-    }
-}
-
-impl Default for Ids {
-    fn default() -> Ids {
-        Ids::new()
+        format!("{}-{:x}-{:x}", self.kind, self.started, self.next.fetch_add(1, Ordering::Relaxed))
     }
 }
 

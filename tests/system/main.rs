@@ -3,6 +3,7 @@
 //! ignored without the feature `root-tests`. The numbers W1…, S1…, K8 are real-world cases, told where they are tested.
 
 mod agents;
+mod approvals;
 mod causes;
 mod fates;
 mod honest;
@@ -19,6 +20,7 @@ mod sdk_stops;
 mod sdk_table;
 mod stays;
 mod stop;
+mod streams;
 mod tasks;
 mod tunnels;
 mod two_persons;

@@ -1,5 +1,6 @@
 //! The command line: one binary, the daemon and its tools. Human words by default, `--json` everywhere.
 
+mod approvals;
 mod offline;
 mod remote;
 mod render;
@@ -80,6 +81,24 @@ enum Command {
     Stops {
         #[command(subcommand)]
         command: Option<stops::Stops>,
+    },
+    /// List the requests that wait for an approval.
+    Approvals {
+        #[command(subcommand)]
+        command: Option<approvals::Approvals>,
+    },
+    /// Let a request go on that waits for an approval; the rules and stops of that moment still hold for it.
+    Approve {
+        id: String,
+        #[arg(long)]
+        reason: String,
+    },
+    /// Refuse a request that waits for an approval.
+    Refuse {
+        id: String,
+        /// Why; the agent is shown it.
+        #[arg(long)]
+        reason: String,
     },
     /// List the agents held.
     Agents,
@@ -177,6 +196,11 @@ impl Args {
             Command::Escalate(order) => return stops::escalate(self, &client, order),
             Command::Release { id, reason } => return stops::release(self, &client, id, reason),
             Command::Stops { command } => return stops::stops(self, &client, command.as_ref()),
+            Command::Approvals { command } => return approvals::approvals(self, &client, command.as_ref()),
+            Command::Approve { id, reason } => {
+                return approvals::decide(self, &client, id, "approve", reason);
+            }
+            Command::Refuse { id, reason } => return approvals::decide(self, &client, id, "refuse", reason),
             Command::Agents => self.print(&client.get("/v1/agents")?, agents_table),
             Command::Status => {
                 let status = client.get("/v1/status")?;

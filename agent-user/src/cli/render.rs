@@ -193,7 +193,7 @@ pub(super) fn operator_text(operator: &Value) -> String {
     }
 }
 
-fn items(list: &Value) -> &[Value] {
+pub(super) fn items(list: &Value) -> &[Value] {
     list.as_array().map_or(&[], Vec::as_slice)
 }
 
@@ -310,7 +310,7 @@ pub(super) fn status_text(status: &Value) -> String {
         (fault, _) => format!("\nSTATE UNREADABLE, everybody is held: {}", text(fault)),
     };
     format!(
-        "interlock {} (pid {}), up {} s{state}\nkernel: {} programs attached, {} connects redirected, {} refused{detached}\nrules: {} (generation {}, {} rules){reload}\nagents: {} cgroups held, {} connections\nstops in force: {}\nrecords: {} ({} dropped)",
+        "interlock {} (pid {}), up {} s{state}\nkernel: {} programs attached, {} connects redirected, {} refused{detached}\nrules: {} (generation {}, {} rules){reload}\nagents: {} cgroups held, {} connections\nstops in force: {}, waiting for an approval: {}\nrecords: {} ({} dropped)",
         text(&status["version"]),
         status["pid"],
         status["uptime_s"],
@@ -323,6 +323,7 @@ pub(super) fn status_text(status: &Value) -> String {
         status["agents"],
         status["connections"],
         status["stops"],
+        status["approvals"],
         text(&status["records"]["path"]),
         status["records"]["dropped"],
     )

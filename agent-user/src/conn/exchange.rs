@@ -6,13 +6,14 @@ use bytes::Buf;
 
 use crate::decide::policy::{Bias, Defaults};
 use crate::decide::{Guard, Refusal};
-use crate::decode::{Body, Framing, Method, RequestHead, parse_request};
+use crate::decode::{Body, Framing, Method, RequestHead, Version, parse_request, rewrite_head};
 use crate::forward::answer::{Answered, Asked, Begun, Relay};
+use crate::forward::reframe::Stream;
 use crate::forward::refuse::Refused;
-use crate::forward::request::{Content, Reading, read};
+use crate::forward::request::{Reading, read};
 use crate::forward::side::{Reader, Writer};
 use crate::forward::{End, refuse};
-use crate::judge::{Asking, Judged, judge, judge_unread, refuse_bytes};
+use crate::judge::{Asking, Judged, judge_unread, refuse_bytes};
 use crate::ledger::{Conn, Phase};
 use crate::record::metrics::Class;
 
@@ -63,6 +64,7 @@ impl Connection {
     /// Between two exchanges nothing is in progress and no memory is held.
     fn rest(&mut self) {
         self.begun = Begun::Nothing;
+        self.stream = Stream::default();
         self.progress = Progress::default();
         self.conn.end();
         self.agent.reader.rest();
@@ -78,7 +80,7 @@ impl Connection {
     }
 
     /// Has done with the server's connection; another is made when it is needed.
-    fn leave_server(&mut self) {
+    pub(super) fn leave_server(&mut self) {
         self.to_server += self.server.take().map_or(0, |server| server.writer.written());
     }
 
@@ -135,11 +137,13 @@ impl Connection {
             self.classify(Class::Mcp);
         }
         match judged {
-            Judged::Allowed { has_calls, batch } => {
+            Judged::Allowed { has_calls, batch, replaced } => {
                 self.dial().await?;
-                self.forward(head, len, (has_calls, batch)).await
+                self.forward(head, len, (has_calls, batch), replaced).await
             }
             Judged::Refused { calls, batch } => self.refuse(head, len, &calls, batch).await,
+            // `judge` has asked until there was nothing left to ask.
+            Judged::Asks(_) => Err(End::Refused),
             Judged::RefusedUnread { refusal, decision } => {
                 self.conn.end();
                 let ours = matches!(refusal, Refusal::Stop(_) | Refusal::Rule { .. });
@@ -152,12 +156,6 @@ impl Connection {
                 Err(End::Refused)
             }
         }
-    }
-
-    async fn judge(&mut self, head: &RequestHead, content: &Content, since: Instant) -> Judged {
-        let buffer = &self.agent.reader.buffer;
-        let asking = Asking { head, bytes: &buffer[..head.len], since };
-        judge(&self.parts, &self.conn, &mut self.target, &asking, content.of(buffer)).await
     }
 
     async fn judge_unread(&mut self, head: &RequestHead, since: Instant) -> Judged {
@@ -206,6 +204,7 @@ impl Connection {
         head: &RequestHead,
         len: Option<usize>,
         (has_calls, batch): (bool, bool),
+        replaced: Option<Vec<u8>>,
     ) -> Result<Answered, End> {
         self.batch = batch;
         self.request.clear();
@@ -216,6 +215,7 @@ impl Connection {
             has_calls,
             continued: head.expect_continue && len.is_some(),
             keep_alive: head.keep_alive,
+            chunked: head.version == Version::Http11,
             may_tunnel: head.upgrade || head.method == Method::Connect,
         };
         self.conn.set_phase(if has_calls { Phase::Sending } else { Phase::Open });
@@ -225,13 +225,16 @@ impl Connection {
             server: &mut server.reader,
             agent: &mut self.agent.writer,
             begun: &mut self.begun,
+            stream: &mut self.stream,
             asked,
             request: &self.request,
             netns: &self.netns,
             since: Instant::now(),
         };
+        let replaced = replaced.filter(|_| len.is_some());
         let request = Request {
             ready: len.unwrap_or(head.len),
+            replaced: replaced.map(|content| with_content(&self.request, &content)),
             rest: Body::new(if len.is_some() { Framing::Empty } else { head.framing }),
             has_calls,
         };
@@ -252,10 +255,17 @@ impl Connection {
     }
 }
 
+/// A request with this head and another content.
+fn with_content(head: &[u8], content: &[u8]) -> Vec<u8> {
+    [&rewrite_head(head, Framing::Length(content.len() as u64)), content].concat()
+}
+
 /// An allowed request on its way out.
 struct Request {
     /// Bytes at the start of the agent's buffer that may leave at once.
     ready: usize,
+    /// What leaves in their place, if the request was edited.
+    replaced: Option<Vec<u8>>,
     /// What is still to come from the agent.
     rest: Body,
     has_calls: bool,
@@ -265,7 +275,7 @@ impl Request {
     /// Sends the request, then watches the agent while the answer is on its way. Returns only when the exchange cannot
     /// go on.
     async fn send(
-        self,
+        mut self,
         conn: &Conn,
         agent: &mut Reader,
         server: &mut Writer,
@@ -300,12 +310,14 @@ impl Request {
     }
 
     async fn deliver(
-        &self,
+        &mut self,
         agent: &mut Reader,
         server: &mut Writer,
         progress: &mut Progress,
     ) -> Result<(), Undelivered> {
-        server.send(&agent.buffer[..self.ready]).await.map_err(|_| Undelivered::Server)?;
+        let ready = self.replaced.as_deref().unwrap_or(&agent.buffer[..self.ready]);
+        server.send(ready).await.map_err(|_| Undelivered::Server)?;
+        self.replaced = None;
         agent.buffer.advance(self.ready);
         agent.rest();
         progress.unsent = progress.unsent.map(|_| 0);
@@ -335,4 +347,65 @@ enum Undelivered {
     Server,
     /// The agent sends no more of it.
     Agent(End),
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::io::AsyncReadExt as _;
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::forward::side::Side;
+
+    const ASKED: &str = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 7\r\n\r\n[1,2,3]";
+    const NEXT: &[u8] = b"GET / HTTP/1.1\r\n";
+
+    async fn pair() -> (Side, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (near, far) = tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
+        (Side::new(near.unwrap()), far.unwrap().0)
+    }
+
+    /// An agent that has sent the request and the beginning of the next one, and its request edited to another content.
+    async fn edited(content: &[u8]) -> (Side, TcpStream, Request, Progress) {
+        let (mut agent, far) = pair().await;
+        agent.reader.buffer.extend_from_slice(ASKED.as_bytes());
+        agent.reader.buffer.extend_from_slice(NEXT);
+        let head = &ASKED.as_bytes()[..ASKED.len() - "[1,2,3]".len()];
+        let request = Request {
+            ready: ASKED.len(),
+            replaced: Some(with_content(head, content)),
+            rest: Body::new(Framing::Empty),
+            has_calls: true,
+        };
+        (agent, far, request, Progress { unsent: Some(ASKED.len()), ..Progress::default() })
+    }
+
+    #[tokio::test]
+    async fn an_edited_request_leaves_in_place_of_the_agents() {
+        let (mut agent, _far, mut request, mut progress) = edited(b"[1]").await;
+        let (mut server, mut far) = pair().await;
+        let delivered = request.deliver(&mut agent.reader, &mut server.writer, &mut progress).await;
+        assert!(delivered.is_ok());
+        server.writer.finish().await.unwrap();
+        let mut seen = String::new();
+        far.read_to_string(&mut seen).await.unwrap();
+        assert_eq!(seen, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\n[1]");
+        assert_eq!(agent.reader.buffer, NEXT, "what follows is the next request");
+        assert_eq!(progress.unsent, Some(0));
+    }
+
+    #[tokio::test]
+    async fn an_edited_request_that_is_cut_short_leaves_the_agents_whole() {
+        let (mut agent, _far, mut request, mut progress) = edited(&vec![b' '; 64 << 20]).await;
+        let (mut server, _deaf) = pair().await;
+        let sending = request.deliver(&mut agent.reader, &mut server.writer, &mut progress);
+        assert!(timeout(Duration::from_millis(100), sending).await.is_err(), "nobody reads it");
+        assert!(server.writer.written() > ASKED.len() as u64);
+        assert_eq!(progress.unsent, Some(ASKED.len()), "this much is skipped to come to the next request");
+        assert_eq!(&agent.reader.buffer[ASKED.len()..], NEXT);
+    }
 }

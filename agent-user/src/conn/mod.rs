@@ -3,6 +3,7 @@
 
 mod exchange;
 pub mod intrusion;
+mod park;
 mod stop;
 
 use std::sync::Arc;
@@ -12,11 +13,13 @@ use agent_abi::Origin;
 use tokio::net::TcpStream;
 use tracing::warn;
 
+use crate::approvals::Parked;
 use crate::decode::{Sniff, sniff};
 use crate::forward::End;
 use crate::forward::answer::Begun;
 use crate::forward::dial::dial;
 use crate::forward::own::Source;
+use crate::forward::reframe::Stream;
 use crate::forward::side::{Reader, Side};
 use crate::forward::tunnel::tunnel;
 use crate::identity::Identity;
@@ -71,11 +74,15 @@ struct Connection {
     target: Target,
     /// How far the answer in progress has begun.
     begun: Begun,
+    /// What it holds, if it is a stream of events.
+    stream: Stream,
     /// The calls in flight came as a batch.
     batch: bool,
     /// Head of the request in progress; a stop may have to repeat its headers.
     request: Vec<u8>,
     progress: Progress,
+    /// The request in progress waits for a person.
+    parked: Option<Parked>,
     class: Option<Class>,
     /// Bytes sent to servers that this connection has done with.
     to_server: u64,
@@ -101,9 +108,11 @@ impl Connection {
             scene,
             target: Target::default(),
             begun: Begun::Nothing,
+            stream: Stream::default(),
             batch: false,
             request: Vec::new(),
             progress: Progress::default(),
+            parked: None,
             class: None,
             to_server: 0,
             opened: Instant::now(),
@@ -207,6 +216,9 @@ impl Drop for Connection {
     /// Exactly one record and one count per connection, however it ends.
     fn drop(&mut self) {
         let end = self.end.take().unwrap_or(End::Drain);
+        if let Some(parked) = self.parked.take() {
+            parked.withdraw(end.label(), None);
+        }
         let agent = &self.conn.identity.agent;
         let to_server = self.to_server + self.server.as_ref().map_or(0, |server| server.writer.written());
         let to_agent = self.agent.writer.written();

@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use crate::decide::Refusal;
 use crate::decide::stop::{Level, Stop};
 use crate::fate::Fate;
-use crate::forward::answer::{Begun, Seam};
+use crate::forward::answer::Begun;
 use crate::forward::evidence::Evidence;
 use crate::forward::refuse::Refused;
 use crate::forward::{End, refuse};
@@ -32,11 +32,14 @@ impl Connection {
         if self.conn.cut_by().is_none() {
             self.parts.book.file(stop, &self.conn, &calls, fate, follows);
         }
+        if let Some(parked) = self.parked.take() {
+            self.unpark(&parked, stop);
+        }
         let refusal = Refusal::Stop(Arc::clone(stop));
         let goes_on = stop.level == Level::Refuse
             && match self.begun {
                 Begun::Nothing => !calls.is_empty(),
-                Begun::Stream(seam) => seam != Seam::Close,
+                Begun::Stream => self.stream.is_chunked(),
                 Begun::Partial => false,
             };
         let unsent = self.progress.unsent.filter(|_| goes_on);
@@ -46,7 +49,8 @@ impl Connection {
                 Some(refuse::http(&Refused::all(&calls, &refusal), self.batch, close))
             }
             Begun::Nothing if phase != Phase::Idle => Some(refuse::plain("403 Forbidden", &refusal, "")),
-            begun => begun.ending(&calls, &refusal),
+            Begun::Stream => Some(self.stream.ending(&calls, &refusal)),
+            Begun::Nothing | Begun::Partial => None,
         };
         let answered = match answer {
             Some(answer) => {
@@ -75,6 +79,7 @@ impl Connection {
                     calls,
                     server,
                     begun: self.begun,
+                    stream: std::mem::take(&mut self.stream),
                     request: std::mem::take(&mut self.request),
                 };
                 tokio::spawn(evidence.follow());

@@ -5,6 +5,7 @@
 //! whatever its uid. A peer whose cgroup cannot be told is refused too. Operators on other machines come through
 //! [`remote`], where it is allowed.
 
+mod approvals;
 mod certificate;
 pub mod client;
 mod crowd;
@@ -44,6 +45,8 @@ use crate::record::entry::{Entry, Intrusion};
 use crate::record::recall::recall;
 use crate::reload::Reloader;
 use crate::state::State;
+
+pub use self::approvals::DecideOrder;
 
 /// Name of the socket in the runtime directory.
 pub const SOCKET: &str = "control.sock";
@@ -167,6 +170,7 @@ fn orders() -> Router<App> {
         .route("/v1/stops/{id}", get(receipt))
         .route("/v1/stops/{id}/escalate", post(escalate))
         .route("/v1/stops/{id}/release", post(release))
+        .merge(approvals::routes())
 }
 
 /// Lets nobody in from an agent's cgroup.
@@ -378,6 +382,7 @@ async fn status(Shared(control): Shared<App>) -> Json<Value> {
         "namespaces": control.listeners.cookies(),
         "connections": parts.ledger.len(),
         "stops": rules.stops.len(),
+        "approvals": parts.approvals.len(),
         "metrics_addr": control.metrics_addr,
         "remote_addr": control.remote_addr,
         "pin_dir": control.pin_dir,

@@ -9,6 +9,7 @@ pub mod scope;
 pub mod stop;
 pub mod subject;
 pub mod tripwire;
+pub mod unapproved;
 
 use std::sync::Arc;
 
@@ -17,6 +18,7 @@ use scope::Scope;
 use stop::{Facts, Level, Stop};
 use subject::Subject;
 use tripwire::Tripwire;
+use unapproved::Unapproved;
 
 /// Everything a verdict depends on, published as one value. A message is judged by exactly one snapshot.
 #[derive(Debug)]
@@ -131,6 +133,8 @@ pub enum Refusal {
     Rule { id: Arc<str>, reason: Arc<str> },
     /// A built-in guard, or a `defaults:` entry set to deny.
     Guard(Guard),
+    /// A rule asks for a person's approval, and there is none.
+    Unapproved(Arc<Unapproved>),
 }
 
 /// Refusals that need no rule.
@@ -157,6 +161,7 @@ impl Refusal {
             Refusal::Stop(_) => "stop",
             Refusal::Rule { id, .. } => id,
             Refusal::Guard(guard) => guard.rule(),
+            Refusal::Unapproved(unapproved) => &unapproved.rule.rule,
         }
     }
 
@@ -164,13 +169,26 @@ impl Refusal {
     pub fn stop_id(&self) -> Option<&str> {
         match self {
             Refusal::Stop(stop) => Some(&stop.id),
-            Refusal::Rule { .. } | Refusal::Guard(_) => None,
+            Refusal::Rule { .. } | Refusal::Guard(_) | Refusal::Unapproved(_) => None,
         }
     }
 
-    /// Whether it is a denial of its own: by a rule, a guard or a default, not by a stop or for the sake of another call.
+    /// What a person was asked under, if it is for want of an approval.
+    pub fn approval_id(&self) -> Option<&str> {
+        match self {
+            Refusal::Unapproved(unapproved) => unapproved.approval.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// Whether it is a denial of its own: by a rule, a guard or a default, not by a stop, for the sake of another call, or
+    /// because the agent does not wait for it.
     pub fn is_denial(&self) -> bool {
-        !matches!(self, Refusal::Stop(_) | Refusal::Guard(Guard::Batch))
+        match self {
+            Refusal::Stop(_) | Refusal::Guard(Guard::Batch) => false,
+            Refusal::Unapproved(unapproved) => unapproved.is_denial(),
+            Refusal::Rule { .. } | Refusal::Guard(_) => true,
+        }
     }
 
     /// A bounded label for metrics: never a text that an agent or a server chose.
@@ -178,6 +196,7 @@ impl Refusal {
         match self {
             Refusal::Stop(_) => "stop",
             Refusal::Rule { .. } => "rule",
+            Refusal::Unapproved(unapproved) => unapproved.label(),
             Refusal::Guard(Guard::Undecodable(label)) => label,
             Refusal::Guard(Guard::Oversized { .. }) => "oversized",
             Refusal::Guard(Guard::HeaderMismatch { .. }) => "header_mismatch",
@@ -192,6 +211,7 @@ impl Refusal {
         match self {
             Refusal::Stop(stop) => stop.reason.to_string(),
             Refusal::Rule { reason, .. } => reason.to_string(),
+            Refusal::Unapproved(unapproved) => unapproved.reason(),
             Refusal::Guard(Guard::Undecodable(label)) => {
                 format!("the message cannot be read unambiguously: {label}")
             }

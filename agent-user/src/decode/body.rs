@@ -1,6 +1,6 @@
 //! Where an HTTP/1 body ends, and which of its bytes are content.
 //!
-//! Incremental: every byte is given once, and the caller forwards the raw bytes itself, so `consumed` counts the
+//! Incremental: every byte is given once, and the caller keeps the raw bytes itself, so `consumed` counts the
 //! framing too. What a lenient peer could frame differently is refused (RFC 9112, section 7.1).
 
 use std::ops::Range;
@@ -98,16 +98,6 @@ impl Body {
                 }
             }
         }
-    }
-
-    /// Nothing is partly read: a chunk of our own could be written here, or the connection closed.
-    pub fn at_boundary(&self) -> bool {
-        matches!(self.state, State::Done | State::UntilClose | SIZE)
-    }
-
-    /// All content of a chunk was read, and nothing behind it.
-    pub fn ends_chunk(&self) -> bool {
-        self.state == State::ChunkCr
     }
 
     /// The whole body was read.
@@ -237,18 +227,5 @@ mod tests {
     fn trailers_are_bounded() {
         let input = "0\r\n".to_owned() + &"A: b\r\n".repeat(8000);
         assert_eq!(decode(Framing::Chunked, input.as_bytes(), 9), Err(Malformed::TrailerTooLong));
-    }
-
-    #[test]
-    fn boundary_is_between_chunks_only() {
-        let mut body = Body::new(Framing::Chunked);
-        let mut seen = Vec::new();
-        for byte in b"1\r\na\r\n0\r\n\r\n" {
-            seen.push(body.at_boundary());
-            body.advance(&[*byte]).unwrap();
-        }
-        let expect = [true, false, false, false, false, false, true, false, false, false, false];
-        assert_eq!(seen, expect);
-        assert!(body.at_boundary());
     }
 }

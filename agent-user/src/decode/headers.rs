@@ -34,7 +34,8 @@ impl<'a> Headers<'a> {
     }
 }
 
-fn lines(mut rest: &[u8]) -> impl Iterator<Item = &[u8]> {
+/// The lines of a head, each with its end.
+pub(super) fn lines(mut rest: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         let (line, after) = rest.split_at_checked(memchr::memchr(b'\n', rest)? + 1)?;
         rest = after;

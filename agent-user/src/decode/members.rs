@@ -27,6 +27,10 @@ pub struct Params<'a> {
     pub cursor: Option<&'a str>,
     /// `progressToken` of a progress notification.
     pub progress_token: Option<&'a str>,
+    /// `inputResponses`: what the server has asked for, when the call is made again (MCP 2026-07-28).
+    pub input_responses: Option<&'a str>,
+    /// `requestState` that the server gave with its question.
+    pub request_state: Option<&'a str>,
     /// `_meta`
     pub meta: Meta<'a>,
 }
@@ -57,6 +61,8 @@ pub struct ResultMembers<'a> {
     pub is_error: Option<&'a str>,
     /// `resultType` (MCP 2026-07-28)
     pub result_type: Option<&'a str>,
+    /// `requestState` of a result that asks for input.
+    pub request_state: Option<&'a str>,
     /// `protocolVersion` of an initialize result: the one in force.
     pub protocol_version: Option<&'a str>,
     /// `serverInfo` of an initialize result.
@@ -91,6 +97,8 @@ impl<'a> Params<'a> {
                     "protocolVersion" => &mut params.protocol_version,
                     "cursor" => &mut params.cursor,
                     "progressToken" => &mut params.progress_token,
+                    "inputResponses" => &mut params.input_responses,
+                    "requestState" => &mut params.request_state,
                     "_meta" => {
                         params.meta = Meta::read(scanner)?;
                         return Ok(());
@@ -153,6 +161,7 @@ impl<'a> ResultMembers<'a> {
                 let slot = match &*unescape(name) {
                     "isError" => &mut result.is_error,
                     "resultType" => &mut result.result_type,
+                    "requestState" => &mut result.request_state,
                     "protocolVersion" => &mut result.protocol_version,
                     "serverInfo" => &mut result.server_info,
                     "tools" => &mut result.tools,

@@ -4,7 +4,7 @@
 //! two parsers could read differently is an error with a name, and what the caller does with it is policy.
 //!
 //! In the order in which bytes pass: [`mod@sniff`], [`head`], [`body`], [`sse`], [`jsonrpc`], [`mcp`]. What only some
-//! configurations look for: [`headers`], [`find`], [`trace`], [`a2a`].
+//! configurations look for: [`headers`], [`find`], [`trace`], [`a2a`]. For a content that was edited: [`rewrite_head`].
 
 pub mod a2a;
 pub mod body;
@@ -21,6 +21,7 @@ pub mod members;
 mod mutate;
 #[cfg(test)]
 mod replay;
+mod rewrite;
 pub mod sentinel;
 pub mod sniff;
 pub mod sse;
@@ -37,6 +38,7 @@ pub use jsonrpc::{IdKind, Kind, Message, Payload, RawId, decode};
 pub use malformed::Malformed;
 pub use mcp::{Call, Claims, Mismatch, ResultFacts, Revision};
 pub use members::{Meta, Params, ResultMembers};
+pub use rewrite::rewrite_head;
 pub use sniff::{Sniff, sniff};
 pub use sse::{Event, Events, Oversized};
 pub use undecodable::Undecodable;

@@ -83,7 +83,9 @@ impl Replay {
         if current.media == Media::EventStream {
             while let Some(end) = current.events.next_end(data).map_err(|error| error.to_string())? {
                 current.content.extend_from_slice(&data[..end]);
-                self.seen.push(format!("  event {}", event(&sse::fields(&current.content))));
+                // How often nothing is said depends on the writes.
+                self.seen
+                    .extend(event(&sse::fields(&current.content)).map(|event| format!("  event {event}")));
                 current.content.clear();
                 data = &data[end..];
             }
@@ -106,11 +108,10 @@ impl Replay {
     }
 }
 
-fn event(event: &Event<'_>) -> String {
+fn event(event: &Event<'_>) -> Option<String> {
     match event.has_data {
-        true => payload(&event.data, None),
-        false if event.id => "priming".to_owned(),
-        false => "empty".to_owned(),
+        true => Some(payload(&event.data, None)),
+        false => event.id.then(|| "priming".to_owned()),
     }
 }
 

@@ -1,7 +1,9 @@
-//! Server-sent events: where one ends, and what it carries (WHATWG HTML, section 9.2.6).
+//! Server-sent events: where one ends, what it carries, and how it is written anew (WHATWG HTML, section 9.2.6).
 //!
-//! Lines end in LF, CRLF or CR, also mixed. An event that ends in CR is given out at once; an LF that then follows
-//! belongs to the next event's bytes and is no blank line. Never an error: what is not a field is skipped.
+//! Lines end in LF, CRLF or CR, also mixed. Nothing that a client could act on waits for what comes after it: an event
+//! that ends in CR is given out at once, an LF that then follows is given out alone (some clients wait for it), and so
+//! is a comment before the first field of an event (servers keep connections alive with them). Both count as events
+//! without data. Never an error: what is not a field is skipped.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,6 +18,10 @@ pub struct Events {
     seen: usize,
     /// The current line has no byte yet.
     blank: bool,
+    /// The current line begins with a colon.
+    comment: bool,
+    /// The current line is the first of its event.
+    first: bool,
     /// The last byte was a CR, so an LF belongs to it.
     after_cr: bool,
     /// How many bytes of a byte order mark the stream began with; `None` once past it.
@@ -42,20 +48,27 @@ pub struct Event<'a> {
 impl Events {
     /// A scanner at the start of a stream, whose events have at most `limit` bytes.
     pub fn new(limit: usize) -> Self {
-        Self { limit, seen: 0, blank: true, after_cr: false, mark: Some(0) }
+        Self { limit, seen: 0, blank: true, comment: false, first: true, after_cr: false, mark: Some(0) }
+    }
+
+    /// Another bound, for the current event too.
+    pub fn set_limit(&mut self, limit: usize) {
+        self.limit = limit;
     }
 
     /// Takes bytes that it has **not** seen yet. `Some(n)`: the current event ends after `data[..n]`; call again with
-    /// `data[n..]`. `None`: all of `data` was seen and the event goes on.
+    /// `data[n..]`. `None`: all of `data` was seen and the event goes on. An error takes nothing.
     pub fn next_end(&mut self, data: &[u8]) -> Result<Option<usize>, Oversized> {
-        let end = self.scan(data);
-        self.seen = self.seen.saturating_add(end.unwrap_or(data.len()));
-        if self.seen > self.limit {
+        let mut next = self.clone();
+        let end = next.scan(data);
+        next.seen = next.seen.saturating_add(end.unwrap_or(data.len()));
+        if next.seen > self.limit {
             return Err(Oversized);
         }
         if end.is_some() {
-            self.seen = 0;
+            next.seen = 0;
         }
+        *self = next;
         Ok(end)
     }
 
@@ -68,15 +81,24 @@ impl Events {
         let mut at = self.skip_mark(data);
         if self.after_cr && at < data.len() {
             self.after_cr = false;
-            at += usize::from(data.get(at) == Some(&b'\n'));
+            if data.get(at) == Some(&b'\n') {
+                at += 1;
+                if self.seen == 0 {
+                    return Some(at);
+                }
+            }
         }
         while let Some(rest) = data.get(at..).filter(|rest| !rest.is_empty()) {
+            if self.blank {
+                self.comment = rest.first() == Some(&b':');
+            }
             let Some(line) = memchr2(b'\r', b'\n', rest) else {
                 self.blank = false;
                 return None;
             };
-            let ended = self.blank && line == 0;
+            let ended = self.blank && line == 0 || self.first && self.comment;
             self.blank = true;
+            self.first = ended;
             at += line + 1;
             if rest.get(line) == Some(&b'\r') {
                 match data.get(at) {
@@ -107,41 +129,86 @@ impl Events {
     }
 }
 
-/// Reads the fields of one event, as [`Events`] cut it. A byte order mark in front is skipped in any event: a client
-/// that strips it there sees the field, and we must see at least what a client sees.
+/// Reads the fields of one event, as [`Events`] cut it.
 pub fn fields(event: &[u8]) -> Event<'_> {
-    let mut rest = event.strip_prefix(BOM).unwrap_or(event);
     let mut found =
         Event { data: Cow::Borrowed(b"".as_slice()), has_data: false, event_type: None, id: false };
-    let mut lines = 0_usize;
-    while !rest.is_empty() {
-        let end = memchr2(b'\r', b'\n', rest).unwrap_or(rest.len());
-        let (line, after) = rest.split_at(end);
-        rest = after.get(1..).unwrap_or_default();
-        let (name, value) = match memchr(b':', line.get(..LONGEST_FIELD).unwrap_or(line)) {
-            Some(colon) => (&line[..colon], &line[colon + 1..]),
-            None => (line, b"".as_slice()),
-        };
-        let value = value.strip_prefix(b" ").unwrap_or(value);
-        match name {
+    let mut is_first = true;
+    for line in lines(event) {
+        match line.name {
+            b"data" if std::mem::take(&mut is_first) => found.data = Cow::Borrowed(line.value),
             b"data" => {
-                match lines {
-                    0 => found.data = Cow::Borrowed(value),
-                    _ => {
-                        let joined = found.data.to_mut();
-                        joined.push(b'\n');
-                        joined.extend_from_slice(value);
-                    }
-                }
-                lines += 1;
+                let joined = found.data.to_mut();
+                joined.push(b'\n');
+                joined.extend_from_slice(line.value);
             }
-            b"event" => found.event_type = Some(value),
+            b"event" => found.event_type = Some(line.value),
             b"id" => found.id = true,
             _ => {}
         }
     }
     found.has_data = !found.data.is_empty();
     found
+}
+
+/// The event with another JSON text for its data, in one line where the first was; all its other lines stay.
+pub fn with_data(event: &[u8], json: &[u8]) -> Vec<u8> {
+    rewrite(event, json, |_| true)
+}
+
+/// What is left of an event whose data is withheld. Nothing, but for one with an id: an agent that resumes the stream must
+/// not get it again, so that the id stays, with empty data (priming in MCP 2025-11-25).
+pub fn without_data(event: &[u8]) -> Vec<u8> {
+    if fields(event).id { rewrite(event, b"", |name| name != b"event") } else { Vec::new() }
+}
+
+fn rewrite(event: &[u8], json: &[u8], stays: impl Fn(&[u8]) -> bool) -> Vec<u8> {
+    let mut rewritten = Vec::with_capacity(event.len() + json.len());
+    let mut is_first = true;
+    for line in lines(event) {
+        if line.name != b"data" {
+            if stays(line.name) {
+                rewritten.extend_from_slice(line.text);
+                rewritten.extend_from_slice(line.end);
+            }
+        } else if std::mem::take(&mut is_first) {
+            rewritten.extend_from_slice(b"data: ");
+            // The end of a line in JSON is white space, and would end the field.
+            rewritten
+                .extend(json.iter().map(|byte| if matches!(byte, b'\r' | b'\n') { b' ' } else { *byte }));
+            rewritten.extend_from_slice(line.end);
+        }
+    }
+    rewritten
+}
+
+/// A line of an event.
+struct Line<'a> {
+    text: &'a [u8],
+    /// CR, LF, or both.
+    end: &'a [u8],
+    name: &'a [u8],
+    value: &'a [u8],
+}
+
+/// A byte order mark in front is skipped in any event: a client that strips it there sees the field, and we must see at
+/// least what a client sees.
+fn lines(event: &[u8]) -> impl Iterator<Item = Line<'_>> {
+    let mut rest = event.strip_prefix(BOM).unwrap_or(event);
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let (text, after) = rest.split_at(memchr2(b'\r', b'\n', rest).unwrap_or(rest.len()));
+        let end = if after.starts_with(b"\r\n") { 2 } else { after.len().min(1) };
+        let (end, after) = after.split_at(end);
+        rest = after;
+        let (name, value) = match memchr(b':', text.get(..LONGEST_FIELD).unwrap_or(text)) {
+            Some(colon) => (&text[..colon], &text[colon + 1..]),
+            None => (text, b"".as_slice()),
+        };
+        Some(Line { text, end, name, value: value.strip_prefix(b" ").unwrap_or(value) })
+    })
 }
 
 impl Oversized {
@@ -221,7 +288,51 @@ mod tests {
         let mut events = Events::new(10);
         assert_eq!(events.next_end(b"data: a\n\n"), Ok(Some(9)));
         assert_eq!(events.next_end(b"data: aaa"), Ok(None));
-        assert_eq!(events.next_end(b"aa"), Err(Oversized));
+        assert_eq!(events.next_end(b"\n\n"), Err(Oversized));
+        events.set_limit(11);
+        assert_eq!(events.next_end(b"\n\n"), Ok(Some(2)), "the error took nothing");
+    }
+
+    /// Where the parts of a stream end, given byte by byte.
+    #[track_caller]
+    fn check_ends(stream: &str, expect: &[&str]) {
+        let mut events = Events::new(100);
+        let mut parts = vec![String::new()];
+        for byte in stream.chars() {
+            parts.last_mut().unwrap().push(byte);
+            if events.next_end(byte.to_string().as_bytes()).unwrap().is_some() {
+                parts.push(String::new());
+            }
+        }
+        assert_eq!(parts, expect);
+    }
+
+    #[test]
+    fn comments_between_events_do_not_wait() {
+        check_ends(": ping\n: x\n\ndata: a\n", &[": ping\n", ": x\n", "\n", "data: a\n"]);
+        check_ends("data: a\n\n: ping\rid", &["data: a\n\n", ": ping\r", "id"]);
+        check_ends(": ping\r\ndata: a\r\n\r\n", &[": ping\r", "\n", "data: a\r\n\r", "\n", ""]);
+        check_ends("data: a\n: b\n\n:", &["data: a\n: b\n\n", ":"]);
+        check_ends("\u{feff}: ping\n", &["\u{feff}: ping\n", ""]);
+        check_ends("x\u{feff}: ping\n", &["x\u{feff}: ping\n"]);
+    }
+
+    #[test]
+    fn an_event_is_written_anew_line_by_line() {
+        #[track_caller]
+        fn check(event: &str, replaced: &str, dropped: &str) {
+            let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+            assert_eq!(text(with_data(event.as_bytes(), b"{\"a\":\r\n1}")), replaced);
+            assert_eq!(text(without_data(event.as_bytes())), dropped);
+        }
+        check("data: x\n\n", "data: {\"a\":  1}\n\n", "");
+        check(
+            "event: message\r\nid: 7\r\ndata: x\r\n: c\r\ndata:y\r\nretry: 5\r\n\r\n",
+            "event: message\r\nid: 7\r\ndata: {\"a\":  1}\r\n: c\r\nretry: 5\r\n\r\n",
+            "id: 7\r\ndata: \r\n: c\r\nretry: 5\r\n\r\n",
+        );
+        check("data\rdata: x\rid\r\r", "data: {\"a\":  1}\rid\r\r", "data: \rid\r\r");
+        check("\u{feff}data: x\nevent: y\n\n", "data: {\"a\":  1}\nevent: y\n\n", "");
     }
 
     #[test]

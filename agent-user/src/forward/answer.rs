@@ -1,8 +1,8 @@
 //! Relaying what a server answers to one request.
 //!
 //! The answer to an MCP call is held until it is whole, one JSON body or one event of a stream at a time, so that
-//! nothing undecided reaches the agent. Everything else is copied as it comes. How far the agent's answer has
-//! begun is kept where a stop finds it ([`Begun`]).
+//! nothing undecided reaches the agent; [`Relay::edit`] decides it. Everything else is copied as it comes. How far the
+//! agent's answer has begun is kept where a stop finds it ([`Begun`], [`Stream`]).
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,8 +14,10 @@ use crate::decide::policy::Bias;
 use crate::decide::{Guard, Refusal};
 use crate::decode::{
     Body, Coding, Framing, Kind, Media, Message, Method, Payload, ResponseHead, decode, mcp, parse_response,
+    rewrite_head,
 };
 use crate::forward::End;
+use crate::forward::reframe::Stream;
 use crate::forward::refuse::{self, Refused};
 use crate::forward::request::{Held, Hold};
 use crate::forward::side::{Reader, Writer};
@@ -31,21 +33,22 @@ pub enum Begun {
     /// Nothing was sent: a whole answer can still be given.
     #[default]
     Nothing,
-    /// A stream of events, whole ones so far: another can be added, and the stream can be ended.
-    Stream(Seam),
+    /// A stream of events, between two of them: what its [`Stream`] holds for the agent can be sent, more be added, and the
+    /// stream be ended.
+    Stream,
     /// Something that cannot be completed by anyone but the server.
     Partial,
 }
 
-/// What must be written between the last event and one of our own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seam {
-    /// Chunked, between two chunks.
-    Chunk,
-    /// Chunked, with the CRLF of the last chunk not written yet.
-    ChunkEnd,
-    /// Not chunked; the stream ends with the connection.
-    Close,
+/// What becomes of something that a server says: the content of a JSON answer, or the data of an event.
+#[derive(Clone, Debug)]
+pub enum Edit {
+    /// It is forwarded as it came.
+    Pass,
+    /// This JSON text is forwarded in its place.
+    Replace(Vec<u8>),
+    /// It does not reach the agent, and this is why. Of an event the id stays; in place of an answer its calls are refused.
+    Drop(Refusal),
 }
 
 /// What is known of the request when its answer arrives.
@@ -58,6 +61,8 @@ pub struct Asked {
     pub continued: bool,
     /// The agent lets the connection live on.
     pub keep_alive: bool,
+    /// The agent reads chunks: it speaks HTTP/1.1.
+    pub chunked: bool,
     /// It asked for a protocol other than HTTP, or for a tunnel.
     pub may_tunnel: bool,
 }
@@ -80,11 +85,12 @@ pub enum Answered {
 /// Everything an answer needs, borrowed from the connection.
 #[derive(Debug)]
 pub struct Relay<'a> {
-    pub parts: &'a Parts,
+    pub parts: &'a Arc<Parts>,
     pub conn: &'a Arc<Conn>,
     pub server: &'a mut Reader,
     pub agent: &'a mut Writer,
     pub begun: &'a mut Begun,
+    pub stream: &'a mut Stream,
     pub asked: Asked,
     /// The head of the request: a task that the answer begins is cancelled with its headers.
     pub request: &'a [u8],
@@ -98,7 +104,7 @@ impl Relay<'_> {
     pub async fn run(mut self) -> Result<Answered, End> {
         match self.relay().await {
             Err(End::Malformed(fault)) if *self.begun == Begun::Nothing => {
-                Err(self.refuse(Guard::Undecodable(fault.label()), None).await)
+                Err(self.refuse(&Refusal::Guard(Guard::Undecodable(fault.label())), None).await)
             }
             result => result,
         }
@@ -109,15 +115,11 @@ impl Relay<'_> {
         if head.tunnel {
             return self.open_tunnel(&head).await;
         }
-        let streams = head.media == Media::EventStream && head.coding == Coding::Identity;
+        let is_empty = matches!(head.framing, Framing::Empty | Framing::Length(0));
         match head.media {
-            _ if streams => self.stream(&head).await?,
-            _ if !self.asked.has_calls
-                || head.framing == Framing::Empty
-                || head.framing == Framing::Length(0) =>
-            {
-                self.pass(&head).await?;
-            }
+            _ if is_empty => self.pass(&head).await?,
+            Media::EventStream if head.coding == Coding::Identity => self.stream(&head).await?,
+            _ if !self.asked.has_calls => self.pass(&head).await?,
             Media::Json | Media::EventStream if head.coding == Coding::Coded => {
                 let guard = Guard::Undecodable("content_coding");
                 self.or_refuse(guard, self.parts.defaults_of(self.conn).undecodable, &head).await?;
@@ -135,10 +137,11 @@ impl Relay<'_> {
     /// What follows cannot be read: it is let through where opaque connections are, and the agent has asked for it.
     async fn open_tunnel(&mut self, head: &ResponseHead) -> Result<Answered, End> {
         if !self.asked.may_tunnel {
-            return Err(self.refuse(Guard::Undecodable("unsolicited_upgrade"), Some(head.status)).await);
+            let refusal = Refusal::Guard(Guard::Undecodable("unsolicited_upgrade"));
+            return Err(self.refuse(&refusal, Some(head.status)).await);
         }
         if self.parts.defaults_of(self.conn).opaque == Bias::Deny {
-            return Err(self.refuse(Guard::Opaque, Some(head.status)).await);
+            return Err(self.refuse(&Refusal::Guard(Guard::Opaque), Some(head.status)).await);
         }
         self.close_calls("none", Some("upgraded"), Some(head.status), 0);
         *self.begun = Begun::Partial;
@@ -228,47 +231,60 @@ impl Relay<'_> {
                 }
             }
         };
-        let fault = {
-            let bytes = content.of(&self.server.buffer);
-            match decode(bytes, &self.parts.limits) {
-                Ok(payload) => {
-                    self.finish(&payload, bytes.len(), Some(head.status));
-                    None
-                }
-                Err(fault) => Some(fault.label()),
-            }
-        };
-        if let Some(label) = fault {
-            let bias = self.parts.defaults_of(self.conn).undecodable;
-            return self.or_refuse(Guard::Undecodable(label), bias, head).await;
+        let edit = self.edit(content.of(&self.server.buffer), head.status);
+        if let Edit::Drop(refusal) = edit {
+            return Err(self.refuse(&refusal, Some(head.status)).await);
         }
         // Calls the server left unanswered stay unanswered.
         self.close_calls("none", None, Some(head.status), content.of(&self.server.buffer).len());
         self.conn.set_phase(Phase::Answering);
         *self.begun = Begun::Partial;
-        self.forward(hold.at).await
+        let Edit::Replace(json) = edit else { return self.forward(hold.at).await };
+        let framing = Framing::Length(json.len() as u64);
+        let replaced = [rewrite_head(&self.server.buffer[..head.len], framing), json].concat();
+        self.agent.send(&replaced).await.map_err(End::agent)?;
+        self.server.buffer.advance(hold.at);
+        Ok(())
+    }
+
+    /// Decides one JSON text: the content of an answer, or the data of an event. What it answers is off the ledger then,
+    /// and so the caller must not wait before the agent's side has it.
+    pub(super) fn edit(&self, json: &[u8], status: u16) -> Edit {
+        match decode(json, &self.parts.limits) {
+            Ok(payload) => {
+                self.finish(&payload, json.len(), Some(status));
+                Edit::Pass
+            }
+            Err(_) if !self.is_mcp() => Edit::Pass,
+            Err(_) if self.parts.defaults_of(self.conn).undecodable == Bias::Allow => Edit::Pass,
+            Err(fault) => Edit::Drop(Refusal::Guard(Guard::Undecodable(fault.label()))),
+        }
+    }
+
+    /// What comes is MCP. Anything else may carry whatever it likes.
+    pub(super) fn is_mcp(&self) -> bool {
+        self.asked.has_calls || self.conn.is_mcp()
     }
 
     /// What becomes of an answer that cannot be decided: passed unread where the operator chose so, else replaced.
     async fn or_refuse(&mut self, guard: Guard, bias: Bias, head: &ResponseHead) -> Result<(), End> {
         match bias {
             Bias::Allow => self.pass(head).await,
-            Bias::Deny => Err(self.refuse(guard, Some(head.status)).await),
+            Bias::Deny => Err(self.refuse(&Refusal::Guard(guard), Some(head.status)).await),
         }
     }
 
     /// Answers in the server's place, which ends the connection.
-    async fn refuse(&mut self, guard: Guard, status: Option<u16>) -> End {
-        let refusal = Refusal::Guard(guard);
+    async fn refuse(&mut self, refusal: &Refusal, status: Option<u16>) -> End {
         let calls = self.conn.end();
         for call in &calls {
             self.record(call, "none", Some(refusal.label()), status, 0);
         }
-        let decision = self.parts.record_guard(self.conn, "answer", &refusal).await;
+        let decision = self.parts.record_guard(self.conn, "answer", refusal).await;
         let answer = if calls.is_empty() {
-            refuse::plain("502 Bad Gateway", &refusal, &decision)
+            refuse::plain("502 Bad Gateway", refusal, &decision)
         } else {
-            refuse::http(&Refused::all(&calls, &refusal), calls.len() > 1, true)
+            refuse::http(&Refused::all(&calls, refusal), calls.len() > 1, true)
         };
         match self.agent.send(&answer).await {
             Ok(()) => End::Refused,
@@ -277,7 +293,7 @@ impl Relay<'_> {
     }
 
     /// Takes the calls off the ledger that a payload answers.
-    pub(super) fn finish(&self, payload: &Payload<'_>, bytes: usize, status: Option<u16>) {
+    fn finish(&self, payload: &Payload<'_>, bytes: usize, status: Option<u16>) {
         let messages = match payload {
             Payload::Single(message) => std::slice::from_ref(message),
             Payload::Batch(messages) => messages,
@@ -302,6 +318,9 @@ impl Relay<'_> {
             let (netns, request) = (Arc::clone(self.netns), self.request.to_vec());
             Task { id, call: call.clone(), scene, conn: Arc::clone(self.conn), netns, request }
         };
+        if let Some(round) = call.and_then(|call| call.round) {
+            self.parts.rounds.learn(self.conn.identity.agent.number, round, message);
+        }
         if let Learnt::Unfollowed = self.parts.tasks.learn(self.conn, message, call, begin) {
             debug!(agent = &*self.conn.identity.agent.name, "a task that a stop will know nothing of");
         }
@@ -341,20 +360,5 @@ impl Relay<'_> {
             bytes,
             took_us: u64::try_from(self.since.elapsed().as_micros()).unwrap_or(u64::MAX),
         }));
-    }
-}
-
-impl Begun {
-    /// The bytes that answer these calls and end what has begun; `None` where only a reset is left.
-    pub fn ending(self, calls: &[Call], refusal: &Refusal) -> Option<Vec<u8>> {
-        let events = refuse::events(&Refused::all(calls, refusal));
-        match self {
-            Begun::Nothing | Begun::Partial => None,
-            Begun::Stream(Seam::Close) => Some(events),
-            Begun::Stream(Seam::Chunk) => Some([&refuse::chunk(&events), refuse::LAST_CHUNK].concat()),
-            Begun::Stream(Seam::ChunkEnd) => {
-                Some([b"\r\n", &*refuse::chunk(&events), refuse::LAST_CHUNK].concat())
-            }
-        }
     }
 }

@@ -1,5 +1,5 @@
-//! Telling a server to cancel, in the protocol of the call, with the headers that its client is known by: the session,
-//! the version, whatever authorizes it.
+//! Telling a server something in its client's place, mostly to cancel: in the protocol of the call, with the headers that
+//! its client is known by: the session, the version, whatever authorizes it.
 
 use std::io;
 use std::net::SocketAddr;
@@ -64,6 +64,12 @@ pub fn about_task(method: &str, task: &str, revision: Option<&str>, rpc_id: &str
         });
     }
     json!({"jsonrpc": "2.0", "id": rpc_id, "method": method, "params": params}).to_string()
+}
+
+/// The error that answers a request of the server's.
+pub fn error(rpc_id: &str, error: &Value) -> Option<String> {
+    let id: &RawValue = serde_json::from_str(rpc_id).ok()?;
+    Some(format!(r#"{{"jsonrpc":"2.0","id":{},"error":{error}}}"#, id.get()))
 }
 
 impl Client<'_> {

@@ -14,12 +14,12 @@ use tokio::time::{sleep, timeout};
 use crate::book::Late;
 use crate::decide::stop::Stop;
 use crate::decode::{
-    Body, Coding, Events, Framing, Kind, Media, Message, Method, Payload, decode, find, mcp, parse_response,
-    sse,
+    Coding, Framing, Kind, Media, Message, Method, Payload, decode, find, mcp, parse_response, sse,
 };
 use crate::fate::Fate;
-use crate::forward::answer::{Begun, Seam};
+use crate::forward::answer::Begun;
 use crate::forward::cancel::{self, Client};
+use crate::forward::reframe::Stream;
 use crate::forward::request::{Held, Hold};
 use crate::forward::side::{Reader, Side};
 use crate::forward::task_cancel;
@@ -49,6 +49,8 @@ pub struct Evidence {
     pub server: Side,
     /// How far the answer had begun.
     pub begun: Begun,
+    /// What it has brought, if it is a stream.
+    pub stream: Stream,
     /// The head of the request, for the headers a cancel must repeat.
     pub request: Vec<u8>,
 }
@@ -104,30 +106,18 @@ impl Evidence {
 
     /// Reads until every call has its answer or no more can be learnt.
     async fn listen(&mut self) -> Heard {
-        let seam = match self.begun {
-            Begun::Nothing => None,
-            Begun::Stream(seam) => Some(seam),
+        match self.begun {
             Begun::Partial => return Heard::Unreadable,
-        };
-        let framing = match seam {
-            None => match self.head().await {
-                Ok((Media::EventStream, framing)) => framing,
+            Begun::Stream => {}
+            Begun::Nothing => match self.head().await {
+                Ok((Media::EventStream, framing)) => {
+                    self.stream = Stream::new(framing, false, self.parts.limits.event);
+                }
                 Ok((_, framing)) => return self.one(framing).await,
                 Err(heard) => return heard,
             },
-            Some(Seam::Close) => Framing::UntilClose,
-            Some(Seam::Chunk) => Framing::Chunked,
-            Some(Seam::ChunkEnd) => {
-                while self.server.reader.buffer.len() < 2 {
-                    if !more(&mut self.server.reader).await {
-                        return Heard::End;
-                    }
-                }
-                self.server.reader.buffer.advance(2);
-                Framing::Chunked
-            }
-        };
-        self.events(framing).await
+        }
+        self.events().await
     }
 
     async fn head(&mut self) -> Result<(Media, Framing), Heard> {
@@ -166,29 +156,29 @@ impl Evidence {
         }
     }
 
-    async fn events(&mut self, framing: Framing) -> Heard {
-        let (mut body, mut events) = (Body::new(framing), Events::new(self.parts.limits.event));
-        let mut event = Vec::new();
-        while !self.calls.is_empty() && !body.is_done() {
-            let buffer = &self.server.reader.buffer;
-            let Ok(step) = body.advance(buffer) else { return Heard::Unreadable };
-            let mut data = buffer[step.data].to_vec();
-            self.server.reader.buffer.advance(step.consumed);
-            if step.consumed == 0 && !more(&mut self.server.reader).await {
-                return Heard::End;
-            }
-            while !data.is_empty() {
-                let Ok(end) = events.next_end(&data) else { return Heard::Unreadable };
-                let rest = data.split_off(end.unwrap_or(data.len()));
-                event.append(&mut data);
-                data = rest;
-                if end.is_some() {
-                    let whole = std::mem::take(&mut event);
-                    let event = sse::fields(&whole);
-                    if event.has_data {
-                        self.take(&event.data);
+    /// Reads on from the middle of a stream.
+    async fn events(&mut self) -> Heard {
+        while !self.calls.is_empty() {
+            match self.stream.has_event() {
+                Ok(true) => {
+                    let event = sse::fields(self.stream.event());
+                    let data = event.has_data.then(|| event.data.into_owned());
+                    self.stream.skip();
+                    if let Some(data) = data {
+                        self.take(&data);
                     }
                 }
+                Ok(false) if self.stream.is_done() => break,
+                Ok(false) => {
+                    if self.server.reader.buffer.is_empty() && !more(&mut self.server.reader).await {
+                        break;
+                    }
+                    let Ok(taken) = self.stream.take(&self.server.reader.buffer) else {
+                        return Heard::Unreadable;
+                    };
+                    self.server.reader.buffer.advance(taken);
+                }
+                Err(_) => return Heard::Unreadable,
             }
         }
         Heard::End

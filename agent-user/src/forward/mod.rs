@@ -1,14 +1,17 @@
 //! Moving bytes between an agent and its server.
 //!
-//! What is allowed is forwarded byte for byte. A request is held until it is decided; a refused one has put no
-//! byte on the server's connection. Only [`refuse`] writes anything of our own.
+//! The content of what is allowed is forwarded byte for byte, unless it is edited; streams of events get a framing of
+//! our own. A request is held until it is decided; a refused one has put no byte on the server's connection. Only
+//! [`refuse`] writes answers of our own to an agent, and only [`cancel`] messages of our own to a server.
 
 pub mod answer;
 pub mod cancel;
 pub mod dial;
 pub mod evidence;
 pub mod own;
+pub mod reframe;
 pub mod refuse;
+pub mod reply;
 pub mod request;
 pub mod side;
 mod stream;

@@ -53,6 +53,7 @@ pub fn response(Refused { call, refusal }: &Refused) -> Option<String> {
         "reason": refusal.reason(),
         "decision": call.decision,
         "stop": refusal.stop_id(),
+        "approval": refusal.approval_id(),
     });
     let outcome = if &*call.method == "tools/call" {
         // The model sees the result of a tool, and only that. `resultType` is required by 2026-07-28 and unknown,
@@ -169,18 +170,19 @@ fn head(status: &str, length: Option<usize>, close: bool) -> Vec<u8> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::sync::Arc;
 
     use jiff::Timestamp;
 
     use super::*;
 
-    fn call(method: &str, rpc_id: Option<&str>) -> Call {
+    pub(in crate::forward) fn call(method: &str, rpc_id: Option<&str>) -> Call {
         Call {
             method: method.into(),
             of_tool: None,
             of_unknown: false,
+            round: None,
             agent_cancelled_at: None,
             tool: (method == "tools/call").then(|| "wire_transfer".into()),
             rpc_id: rpc_id.map(Into::into),

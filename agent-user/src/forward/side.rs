@@ -1,12 +1,13 @@
 //! One side of a relayed connection: a socket's two halves and the bytes read but not yet used.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::BytesMut;
 use socket2::{SockRef, TcpKeepalive};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
@@ -111,6 +112,19 @@ impl Reader {
         self.socket.read_buf(&mut self.buffer).await
     }
 
+    /// Waits until the peer has closed its side, or is gone, whatever it has sent before; reads nothing. An error: that
+    /// cannot be seen.
+    pub async fn hangup(&self) -> io::Result<()> {
+        // Readiness of its own: to take it off the socket would keep readers waiting for what is there.
+        let socket = self.socket.as_ref().as_fd().try_clone_to_owned()?;
+        let socket = TcpStream::from_std(std::net::TcpStream::from(socket))?;
+        while !socket.ready(Interest::READABLE).await?.is_read_closed() {
+            // Waits for the next event. It gives back the error that it is given.
+            let _ = socket.try_io(Interest::READABLE, || Err::<(), _>(io::ErrorKind::WouldBlock.into()));
+        }
+        Ok(())
+    }
+
     /// Gives the memory back between messages.
     pub fn rest(&mut self) {
         if self.buffer.is_empty() {
@@ -121,11 +135,16 @@ impl Reader {
 
 impl Writer {
     /// Writes everything. When cancelled, [`Writer::written`] still tells how much has left.
-    pub async fn send(&mut self, mut bytes: &[u8]) -> io::Result<()> {
-        while !bytes.is_empty() {
-            let n = self.socket()?.write(bytes).await?;
+    pub async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.send_rest(bytes, &mut 0).await
+    }
+
+    /// Writes what follows the first `left` bytes, which counts on: when cancelled, the rest can be sent later.
+    pub async fn send_rest(&mut self, bytes: &[u8], left: &mut usize) -> io::Result<()> {
+        while *left < bytes.len() {
+            let n = self.socket()?.write(&bytes[*left..]).await?;
             self.add(n)?;
-            bytes = &bytes[n..];
+            *left += n;
         }
         Ok(())
     }
@@ -147,5 +166,28 @@ impl Writer {
     /// Tells the peer that nothing more will come.
     pub async fn finish(&mut self) -> io::Result<()> {
         self.socket()?.shutdown().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn hangup_is_seen_behind_bytes_that_nobody_reads() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (near, far) = tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
+        let (mut side, mut far) = (Side::new(near.unwrap()), far.unwrap().0);
+        let within = Duration::from_millis(50);
+        far.write_all(b"first").await.unwrap();
+        assert!(timeout(within, side.reader.hangup()).await.is_err());
+        far.write_all(b"second").await.unwrap();
+        assert!(timeout(within, side.reader.hangup()).await.is_err());
+        far.shutdown().await.unwrap();
+        side.reader.hangup().await.unwrap();
+        while side.reader.fill().await.unwrap() > 0 {}
+        assert_eq!(&*side.reader.buffer, b"firstsecond");
     }
 }

@@ -1,218 +1,135 @@
 //! Relaying a stream of server-sent events, each as soon as it is whole and decided.
 
-use std::ops::Range;
-
+use bytes::Buf;
 use tracing::debug;
 
 use crate::decide::policy::Bias;
 use crate::decide::{Guard, Refusal};
-use crate::decode::{Body, Events, Framing, ResponseHead, decode, sse};
+use crate::decode::{Framing, Malformed, Oversized, ResponseHead, Version, rewrite_head, sse};
 use crate::forward::End;
-use crate::forward::answer::{Begun, Relay, Seam};
+use crate::forward::answer::{Begun, Edit, Relay};
+use crate::forward::reframe::Stream;
 use crate::ledger::Phase;
 
-/// Framing that an event of any size may have around it.
-const OVERHEAD: usize = 64 * 1024;
-
-/// A stream of events on its way through the server's buffer.
-struct Stream {
-    body: Body,
-    events: Events,
-    /// Bytes of the buffer that were looked at.
-    at: usize,
-    /// Bytes of the buffer that may leave.
-    decided: usize,
-    /// Where in the buffer the content of the current, unfinished event lies.
-    pieces: Vec<Range<usize>>,
-    /// The current event is over its limit and leaves unread, as the operator chose.
-    passing: bool,
-}
-
-impl Stream {
-    /// Adds content to the current event, in as few pieces as it came.
-    fn add(&mut self, data: Range<usize>) {
-        match self.pieces.last_mut() {
-            Some(last) if last.end == data.start => last.end = data.end,
-            _ => self.pieces.push(data),
-        }
-    }
-
-    /// The decided bytes have left the buffer.
-    fn forwarded(&mut self) {
-        for piece in &mut self.pieces {
-            *piece = piece.start - self.decided..piece.end - self.decided;
-        }
-        self.at -= self.decided;
-        self.decided = 0;
-    }
-}
+/// The most of an event that is read at a time.
+const MOST_AHEAD: usize = 256 * 1024;
 
 impl Relay<'_> {
     /// Relays a stream of events, each as soon as it is whole and decided.
     pub(super) async fn stream(&mut self, head: &ResponseHead) -> Result<(), End> {
-        *self.begun = Begun::Partial;
-        self.forward(head.len).await?;
+        self.begin(head);
         if !self.asked.has_calls {
             self.conn.set_phase(Phase::Open);
         }
-        let mut stream = Stream {
-            body: Body::new(head.framing),
-            events: Events::new(self.parts.limits.event),
-            at: 0,
-            decided: 0,
-            pieces: Vec::new(),
-            passing: false,
-        };
-        *self.begun = match head.framing {
-            Framing::Chunked => Begun::Stream(Seam::Chunk),
-            Framing::UntilClose => Begun::Stream(Seam::Close),
-            _ => Begun::Partial,
-        };
         loop {
-            self.advance(&mut stream, head).await?;
-            if stream.decided > 0 {
-                // Half an event on the wire cannot be followed by anything of ours.
-                let begun = std::mem::replace(self.begun, Begun::Partial);
-                self.forward(stream.decided).await?;
-                *self.begun = begun;
-                stream.forwarded();
+            let taken = self.take();
+            let decided = self.decide(head.status).await;
+            self.flush().await?;
+            taken.map_err(End::Malformed)?;
+            if decided.is_err() {
+                return Err(self.refuse_rest().await);
             }
-            if stream.body.is_done() {
-                let rest = stream.at;
-                self.forward(rest).await?;
-                self.close_calls("none", Some("server_closed"), Some(head.status), 0);
-                return Ok(());
-            }
-            match self.more(0).await {
-                Err(End::ServerClosed) if head.framing == Framing::UntilClose => {
-                    let rest = self.server.buffer.len();
-                    self.forward(rest).await?;
-                    self.close_calls("none", Some("server_closed"), Some(head.status), 0);
-                    return Ok(());
-                }
-                result => result?,
+            let ended = self.stream.is_done()
+                || match self.more(self.stream.undecided().min(MOST_AHEAD)).await {
+                    Err(End::ServerClosed) if head.framing == Framing::UntilClose => true,
+                    result => {
+                        result?;
+                        false
+                    }
+                };
+            if ended {
+                break;
             }
         }
-    }
-
-    /// Takes what the buffer has gained: finds whole events and decides them.
-    async fn advance(&mut self, stream: &mut Stream, head: &ResponseHead) -> Result<(), End> {
-        while stream.at < self.server.buffer.len() && !stream.body.is_done() {
-            let step = stream.body.advance(&self.server.buffer[stream.at..]).map_err(End::Malformed)?;
-            let mut data = stream.at + step.data.start..stream.at + step.data.end;
-            while !data.is_empty() {
-                let Ok(end) = stream.events.next_end(&self.server.buffer[data.clone()]) else {
-                    self.oversized(stream).await?;
-                    continue;
-                };
-                let Some(end) = end else {
-                    stream.add(data.clone());
-                    break;
-                };
-                stream.add(data.start..data.start + end);
-                data.start += end;
-                if std::mem::take(&mut stream.passing) {
-                    stream.events = Events::new(self.parts.limits.event);
-                } else {
-                    self.event(&stream.pieces, head.status).await;
-                }
-                stream.pieces.clear();
-                stream.decided = data.start;
-                *self.begun = match (stream.body.ends_chunk(), head.framing) {
-                    _ if !data.is_empty() => Begun::Partial,
-                    (true, _) => Begun::Stream(Seam::ChunkEnd),
-                    (false, Framing::UntilClose) => Begun::Stream(Seam::Close),
-                    (false, _) => Begun::Partial,
-                };
-            }
-            stream.at += step.consumed;
-            if stream.at - stream.decided > self.parts.limits.event + self.parts.limits.event / 8 + OVERHEAD {
-                // Mostly chunk framing: it is held as long as the event is, and so it is bounded too.
-                self.oversized(stream).await?;
-            }
-            if stream.passing {
-                stream.pieces.clear();
-                stream.decided = stream.at;
-                *self.begun = Begun::Partial;
-            }
-            // Chunk framing after the last whole event belongs to nobody: it can leave.
-            if stream.pieces.is_empty() && stream.body.at_boundary() {
-                stream.decided = stream.at;
-                if head.framing == Framing::Chunked {
-                    *self.begun = Begun::Stream(Seam::Chunk);
-                }
-            }
+        // Half an event is none for a client of MCP, and nobody has decided it.
+        if !self.is_mcp() {
+            self.stream.pass_rest();
         }
+        self.stream.finish();
+        self.flush().await?;
+        self.close_calls("none", Some("server_closed"), Some(head.status), 0);
         Ok(())
     }
 
-    /// Decides one whole event. One that is refused is blanked in place, into a comment of the same length, so that
-    /// the framing around it stays true.
-    async fn event(&mut self, pieces: &[Range<usize>], status: u16) {
-        let fault = {
-            let joined;
-            let bytes = match pieces {
-                [piece] => &self.server.buffer[piece.clone()],
-                _ => {
-                    joined = pieces
-                        .iter()
-                        .flat_map(|piece| &self.server.buffer[piece.clone()])
-                        .copied()
-                        .collect::<Vec<u8>>();
-                    &joined
+    /// The head leaves with the first events, if those are there already. It says how they are framed: in chunks where both
+    /// sides know them and the server tells the end of the stream from that of its connection, else up to the end of the
+    /// agent's connection.
+    fn begin(&mut self, head: &ResponseHead) {
+        let chunked =
+            self.asked.chunked && head.version == Version::Http11 && head.framing != Framing::UntilClose;
+        let framing = if chunked { Framing::Chunked } else { Framing::UntilClose };
+        *self.stream = Stream::new(head.framing, chunked, self.parts.limits.event);
+        let bytes = &self.server.buffer[..head.len];
+        if framing == head.framing {
+            self.stream.send(bytes);
+        } else {
+            self.stream.send(&rewrite_head(bytes, framing));
+        }
+        self.server.buffer.advance(head.len);
+        self.asked.keep_alive &= chunked;
+        *self.begun = Begun::Stream;
+    }
+
+    /// Takes what has come from the server.
+    fn take(&mut self) -> Result<(), Malformed> {
+        let taken = self.stream.take(&self.server.buffer)?;
+        self.server.buffer.advance(taken);
+        self.server.rest();
+        Ok(())
+    }
+
+    /// Decides every event that is whole.
+    async fn decide(&mut self, status: u16) -> Result<(), Oversized> {
+        let decided = loop {
+            match self.stream.has_event() {
+                Ok(true) => self.event(status).await,
+                Ok(false) => break Ok(()),
+                Err(_) if self.parts.defaults_of(self.conn).oversized == Bias::Allow => {
+                    self.stream.pass_unread();
                 }
-            };
-            let event = sse::fields(bytes);
-            if !event.has_data {
-                return;
-            }
-            match decode(&event.data, &self.parts.limits) {
-                Ok(payload) => {
-                    self.finish(&payload, event.data.len(), Some(status));
-                    None
-                }
-                Err(fault) => Some(fault.label()),
+                Err(oversized) => break Err(oversized),
             }
         };
-        let Some(label) = fault else { return };
-        // A stream without calls that is not MCP's may carry whatever it likes.
-        let mcp = self.asked.has_calls || self.conn.is_mcp();
-        if !mcp || self.parts.defaults_of(self.conn).undecodable == Bias::Allow {
-            return;
-        }
-        debug!(conn = self.conn.id, label, "event withheld");
-        self.parts.record_guard(self.conn, "event", &Refusal::Guard(Guard::Undecodable(label))).await;
-        let total: usize = pieces.iter().map(Range::len).sum();
-        for (position, index) in pieces.iter().flat_map(Clone::clone).enumerate() {
-            self.server.buffer[index] = match position {
-                0 => b':',
-                _ if position + 2 >= total => b'\n',
-                _ => b' ',
-            };
+        // Half an event on the wire cannot be followed by anything of ours.
+        *self.begun = if self.stream.is_passing() { Begun::Partial } else { Begun::Stream };
+        decided
+    }
+
+    /// Decides one whole event.
+    async fn event(&mut self, status: u16) {
+        let event = sse::fields(self.stream.event());
+        let edit = if event.has_data { self.edit(&event.data, status) } else { Edit::Pass };
+        match edit {
+            Edit::Pass => self.stream.pass(),
+            Edit::Replace(json) => self.stream.replace(&json),
+            Edit::Drop(refusal) => {
+                debug!(conn = self.conn.id, label = refusal.label(), "event withheld");
+                self.parts.record_guard(self.conn, "event", &refusal).await;
+                self.stream.withhold();
+            }
         }
     }
 
-    /// An event over its limit: passed unread where the operator chose so, else it ends the stream.
-    async fn oversized(&mut self, stream: &mut Stream) -> Result<(), End> {
-        let limit = self.parts.limits.event;
-        if self.parts.defaults_of(self.conn).oversized == Bias::Allow {
-            stream.passing = true;
-            stream.events = Events::new(usize::MAX);
-            return Ok(());
-        }
-        // Whole events before it have left or leave now.
-        if stream.decided > 0 {
-            self.forward(stream.decided).await?;
-        }
-        let refusal = Refusal::Guard(Guard::Oversized { limit });
+    /// Sends what is decided. When a stop comes in between, it sends the rest.
+    async fn flush(&mut self) -> Result<(), End> {
+        let (bytes, left) = self.stream.leaving();
+        self.agent.send_rest(bytes, left).await.map_err(End::agent)?;
+        self.stream.sent();
+        Ok(())
+    }
+
+    /// Ends the stream at an event over its limit.
+    async fn refuse_rest(&mut self) -> End {
+        let refusal = Refusal::Guard(Guard::Oversized { limit: self.parts.limits.event });
         let calls = self.conn.end();
         for call in &calls {
             self.record(call, "none", Some(refusal.label()), None, 0);
         }
         self.parts.record_guard(self.conn, "event", &refusal).await;
-        if let Some(end) = self.begun.ending(&calls, &refusal) {
-            self.agent.send(&end).await.map_err(End::agent)?;
+        let end = self.stream.ending(&calls, &refusal);
+        match self.agent.send(&end).await {
+            Ok(()) => End::Refused,
+            Err(error) => End::agent(error),
         }
-        Err(End::Refused)
     }
 }

@@ -5,9 +5,11 @@ use std::time::Instant;
 
 use jiff::Timestamp;
 
-use super::{Asking, digest, subject};
+use super::consent::{Consent, Kept};
+use super::{Asking, hex, sha256, subject};
+use crate::approvals::{Asked, RuleAsked, Text};
 use crate::config::Arguments;
-use crate::decide::policy::{Bias, Phase};
+use crate::decide::policy::{Approval, Bias, Phase};
 use crate::decide::stop::Facts;
 use crate::decide::subject::Subject;
 use crate::decide::{Guard, Reach, Refusal, Rules, Verdict, decide};
@@ -15,6 +17,17 @@ use crate::decode::{Headers, Kind, Message, mcp};
 use crate::ledger::{Call, Conn, Scene};
 use crate::parts::{Parts, count_stop};
 use crate::record::entry::{Cancel, Decision, Entry};
+use crate::rounds::Round;
+
+/// What a message was judged by, for its record.
+#[derive(Clone, Copy)]
+pub(super) struct JudgedBy<'a> {
+    pub(super) scene: &'a Scene,
+    pub(super) generation: u64,
+    /// When the first byte of its request was there.
+    pub(super) since: Instant,
+    pub(super) consent: &'a Consent,
+}
 
 /// A message, ready to be judged.
 pub(super) struct Prepared<'a> {
@@ -26,7 +39,11 @@ pub(super) struct Prepared<'a> {
     of_tool: Option<Box<str>>,
     of_unknown: bool,
     pub(super) revision: Option<&'static str>,
-    decision: String,
+    /// Digest of the arguments.
+    arguments: Option<[u8; 32]>,
+    /// What it has in common with the other rounds of the same call.
+    round: Option<Round>,
+    kept: Kept,
     pub(super) verdict: Verdict,
 }
 
@@ -50,6 +67,7 @@ impl<'a> Prepared<'a> {
         let task = about_task.filter(|call| call.is_mcp).and_then(|call| call.name.as_deref());
         let of_tool = task.and_then(|task| parts.tasks.tool(conn, task));
         let of_unknown = task.is_some() && of_tool.is_none();
+        let arguments = call.as_ref().and_then(|call| call.arguments).map(|text| sha256(text.as_bytes()));
         Prepared {
             message,
             call,
@@ -58,8 +76,53 @@ impl<'a> Prepared<'a> {
             of_tool,
             workflow: parts.workflow.of_message(headers, Some(message), &conn.identity.workflow),
             revision: revision.map(mcp::Revision::as_str),
-            decision: parts.decisions.next(),
+            arguments,
+            round: None,
+            kept: Kept { decision: String::new(), continues: false },
             verdict: Verdict::default(),
+        }
+    }
+
+    /// Finds out whether it goes on with something, or takes that over from when it was judged first.
+    pub(super) fn place(&mut self, parts: &Parts, conn: &Conn, scene: &Scene, kept: Option<&Kept>) {
+        let revision = self.revision.and_then(mcp::Revision::parse);
+        let arguments = self.arguments.as_ref();
+        self.round = self.call.as_ref().and_then(|call| Round::of(conn, scene, call, revision, arguments));
+        self.kept = kept.cloned().unwrap_or_else(|| Kept {
+            decision: parts.decisions.next(),
+            continues: self.of_tool.is_some()
+                || self.round.is_some_and(|round| parts.rounds.goes_on(round, self.message)),
+        });
+    }
+
+    pub(super) fn keep(&self) -> Kept {
+        self.kept.clone()
+    }
+
+    /// What a person is shown of it. `room` is what may be shown yet.
+    pub(super) fn asked(&self, room: &mut usize) -> Asked {
+        let rule = |rule: &Arc<_>| {
+            let Approval { rule, reason, .. } = &**rule;
+            RuleAsked { rule: Arc::clone(rule), reason: Arc::clone(reason) }
+        };
+        let params = self.message.params.as_ref();
+        // The answers to a server's questions are asked for, too.
+        let is_round = params.is_some_and(|params| params.input_responses.or(params.request_state).is_some());
+        let arguments = self.call.as_ref().and_then(|call| call.arguments).filter(|_| !is_round);
+        let text = match (arguments, params) {
+            (Some(arguments), _) => Some(("arguments", arguments)),
+            (None, params) => params.map(|params| ("params", params.raw)),
+        };
+        Asked {
+            decision: self.kept.decision.as_str().into(),
+            protocol: self.protocol(),
+            revision: self.revision,
+            method: self.method().into(),
+            tool: self.call.as_ref().and_then(|call| call.name.as_deref()).map(Into::into),
+            rpc_id: self.rpc_id.map(Into::into),
+            rules: self.verdict.approvals.iter().map(rule).collect(),
+            arguments_digest: self.arguments.as_ref().map(hex),
+            text: text.map(|(of, json)| Text::cut(of, json, room)),
         }
     }
 
@@ -76,10 +139,11 @@ impl<'a> Prepared<'a> {
             session: scene.session,
             workflow: self.workflow.clone(),
             revision: self.revision,
-            decision: self.decision.as_str().into(),
+            decision: self.kept.decision.as_str().into(),
             since: Timestamp::now(),
             of_tool: self.of_tool.clone(),
             of_unknown: self.of_unknown,
+            round: self.round,
             agent_cancelled_at: None,
         }
     }
@@ -125,6 +189,7 @@ impl<'a> Prepared<'a> {
             method: call.map(|call| &*call.method),
             name: call.and_then(|call| call.name.as_deref()),
             of_tool: self.of_tool.as_deref(),
+            continues: self.kept.continues,
             params: message.params.as_ref().map(|params| params.raw),
             arguments: call.and_then(|call| call.arguments),
             result: message.result.as_ref().map(|result| result.raw),
@@ -147,15 +212,8 @@ impl<'a> Prepared<'a> {
         if self.call.as_ref().is_none_or(|call| call.is_mcp) { "mcp" } else { "jsonrpc" }
     }
 
-    pub(super) async fn record(
-        &self,
-        parts: &Parts,
-        conn: &Conn,
-        scene: &Scene,
-        generation: u64,
-        since: Instant,
-        durable: bool,
-    ) {
+    pub(super) async fn record(&self, parts: &Parts, conn: &Conn, judged: &JudgedBy<'_>, durable: bool) {
+        let JudgedBy { scene, generation, since, consent } = *judged;
         let refusal = self.verdict.refusal.as_ref();
         let agent = &conn.identity.agent;
         let is_mcp = self.call.as_ref().is_none_or(|call| call.is_mcp);
@@ -178,13 +236,16 @@ impl<'a> Prepared<'a> {
             would_stop: self.verdict.would_stop(),
             reason: refusal.map(Refusal::reason),
             stop: refusal.and_then(Refusal::stop_id),
+            approval: consent.approval.as_deref(),
+            by: consent.by.as_ref(),
+            continues: self.kept.continues,
             generation,
-            arguments_digest: arguments.map(|arguments| digest(arguments.as_bytes())),
+            arguments_digest: self.arguments.as_ref().map(hex),
             arguments: arguments
                 .filter(|_| parts.arguments == Arguments::Full)
                 .and_then(|arguments| serde_json::from_str(arguments).ok()),
             held_us: u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX),
-            ..Decision::new(&self.decision, conn, &scene.server)
+            ..Decision::new(&self.kept.decision, conn, &scene.server)
         });
         if durable {
             parts.log.record_durably(&entry).await;
@@ -207,6 +268,7 @@ impl<'a> Prepared<'a> {
         let agent = &conn.identity.agent;
         let outcome = call.cancelled_request_id.map(|id| {
             let in_flight = parts.ledger.cancelled_by_agent(conn, scene.session, id);
+            parts.approvals.cancelled_by_agent(conn, scene.session, id);
             if in_flight { "in flight" } else { "not in flight" }.to_owned()
         });
         parts.log.record(&Entry::Cancel(Cancel {

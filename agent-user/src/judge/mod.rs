@@ -4,6 +4,7 @@
 //! [`crate::gate`]), and a refusal is on disk before its answer leaves.
 
 mod answer;
+mod consent;
 mod message;
 mod target;
 mod unread;
@@ -23,10 +24,11 @@ use crate::forward::refuse::Refused;
 use crate::ledger::{Call, Conn, Scene};
 use crate::parts::Parts;
 
-use self::message::Prepared;
+use self::message::{JudgedBy, Prepared};
 use self::target::authority;
 
 pub use self::answer::{Answer, Answering};
+pub use self::consent::{Consent, Question};
 pub use self::target::Target;
 pub use self::unread::{is_refused, judge_opaque, judge_unread, refuse_bytes};
 
@@ -39,6 +41,9 @@ pub enum Judged {
         has_calls: bool,
         /// They came as a batch, and are answered as one.
         batch: bool,
+        /// The JSON text that leaves in place of the agent's. Its headers stay, but for those that frame or digest the
+        /// content: what MCP 2026-07-28 has them say of it must still be true.
+        replaced: Option<Vec<u8>>,
     },
     /// Its calls are refused, each for a reason of its own.
     Refused { calls: Vec<Refused>, batch: bool },
@@ -48,6 +53,8 @@ pub enum Judged {
         /// The id of the decision.
         decision: String,
     },
+    /// A person must approve of it first. Nothing is decided or on record; its calls are on the ledger.
+    Asks(Box<Question>),
 }
 
 /// A request that was read, and where its head is.
@@ -60,13 +67,14 @@ pub struct Asking<'a> {
     pub since: Instant,
 }
 
-/// Judges a whole request.
+/// Judges a whole request. `consent` is what persons have said of it so far.
 pub async fn judge(
     parts: &Parts,
     conn: &Conn,
     target: &mut Target,
     asking: &Asking<'_>,
     content: &[u8],
+    consent: &mut Consent,
 ) -> Judged {
     let started = Instant::now();
     let Asking { head, bytes, since } = *asking;
@@ -101,17 +109,30 @@ pub async fn judge(
     let modern = Some(mcp::Revision::V2026_07_28.as_str());
     let is_modern = prepared.iter().all(|message| message.revision == modern);
     let scene = target.scene(conn, head, bytes, (is_mcp, is_modern), workflow);
+    for (index, message) in prepared.iter_mut().enumerate() {
+        message.place(parts, conn, &scene, consent.kept.get(index));
+    }
     let to_calls = |prepared: &[Prepared<'_>]| -> Vec<Call> {
         prepared.iter().map(|message| message.to_call(&scene)).collect()
     };
     let rules = parts.gate.begin(conn, scene.clone(), to_calls(&prepared));
     target.update(&rules, conn, host);
     let cut_by = conn.cut_by();
-    for message in &mut prepared {
+    for (index, message) in prepared.iter_mut().enumerate() {
         message.judge(&rules, conn, &target.reach, &scene, &claims);
         if let Some(stop) = &cut_by {
             message.verdict.refusal = Some(Refusal::Stop(Arc::clone(stop)));
         }
+        consent.apply(index, &mut message.verdict);
+    }
+    if consent.is_new() {
+        parts.metrics.decision_seconds.observe(started.elapsed().as_secs_f64());
+        parts.metrics.held_seconds.observe(since.elapsed().as_secs_f64());
+    }
+    if prepared.iter().all(|message| message.verdict.refusal.is_none())
+        && let Some(question) = consent.question(&prepared)
+    {
+        return Judged::Asks(Box::new(question));
     }
     if batch && prepared.iter().any(|message| message.verdict.refusal.is_some()) {
         for message in &mut prepared {
@@ -122,19 +143,20 @@ pub async fn judge(
     for message in &mut prepared {
         parts.tripwires.count(&conn.identity.agent.name, &mut message.verdict, now);
     }
-    parts.metrics.decision_seconds.observe(started.elapsed().as_secs_f64());
-    parts.metrics.held_seconds.observe(since.elapsed().as_secs_f64());
     let refusal = prepared.iter().find_map(|message| message.verdict.refusal.clone());
+    let judged = JudgedBy { scene: &scene, generation: rules.generation, since, consent };
     for (index, message) in prepared.iter().enumerate() {
         let last = index + 1 == prepared.len();
-        let durable = refusal.is_some() && last;
-        message.record(parts, conn, &scene, rules.generation, since, durable).await;
+        let durable = (refusal.is_some() || judged.consent.approval.is_some()) && last;
+        message.record(parts, conn, &judged, durable).await;
     }
     // Not before the refusal is on record: its stop must not answer the message in its place.
     for message in &prepared {
         parts.tripwires.order(&conn.identity.agent.name, &message.verdict);
     }
-    let Some(first) = refusal else { return Judged::Allowed { has_calls: true, batch } };
+    let Some(first) = refusal else {
+        return Judged::Allowed { has_calls: true, batch, replaced: None };
+    };
     let refused = prepared.iter().map(|message| Refused {
         call: message.to_call(&scene),
         refusal: message.verdict.refusal.clone().unwrap_or_else(|| first.clone()),
@@ -158,9 +180,18 @@ fn subject<'a>(conn: &'a Conn, scene: &'a Scene) -> Subject<'a> {
 
 /// `sha256:` and the hexadecimal SHA-256 (FIPS 180-4) of some bytes.
 pub fn digest(bytes: &[u8]) -> String {
+    hex(&sha256(bytes))
+}
+
+fn sha256(bytes: &[u8]) -> [u8; 32] {
+    Sha256::digest(bytes).into()
+}
+
+/// A SHA-256 as it is shown.
+fn hex(sha256: &[u8; 32]) -> String {
     let mut text = String::with_capacity(7 + 64);
     text.push_str("sha256:");
-    for byte in Sha256::digest(bytes) {
+    for byte in sha256 {
         // Writing to a string cannot fail.
         let _ = write!(text, "{byte:02x}");
     }

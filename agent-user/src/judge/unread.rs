@@ -31,7 +31,7 @@ pub async fn judge_unread(
     let unread = Unread { parts, conn, rules: &rules, scope: &target.reach.scope, scene: &scene };
     match unread.judge(guard, "http").await {
         Some((refusal, decision)) => Judged::RefusedUnread { refusal, decision },
-        None => Judged::Allowed { has_calls: false, batch: false },
+        None => Judged::Allowed { has_calls: false, batch: false, replaced: None },
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::Serialize;
 
+use crate::approvals::Question;
 use crate::book::Caught;
 use crate::decide::policy::Phase;
 use crate::decide::stop::{Level, Operator};
@@ -52,8 +53,12 @@ pub enum Entry<'a> {
     Halt(Halt<'a>),
     /// A stop was released, or its release was asked for.
     Release(Release<'a>),
+    /// A person was asked for an approval, or it came to an outcome.
+    Approval(Approval<'a>),
     /// A cancel on the wire: the agent's own, or the one a stop sent.
     Cancel(Cancel<'a>),
+    /// A server's request that did not reach its agent was answered in the agent's place.
+    Reply(Reply<'a>),
     /// The rules changed, or a change was refused.
     Policy(PolicyEntry<'a>),
     /// A connection ended.
@@ -78,7 +83,9 @@ impl Entry<'_> {
             Entry::StopEffect(_) => "stop_effect",
             Entry::Halt(_) => "halt",
             Entry::Release(_) => "release",
+            Entry::Approval(_) => "approval",
             Entry::Cancel(_) => "cancel",
+            Entry::Reply(_) => "reply",
             Entry::Policy(_) => "policy",
             Entry::Connection(_) => "connection",
             Entry::Kernel(_) => "kernel",
@@ -155,6 +162,14 @@ pub struct Decision<'a> {
     pub reason: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stop: Option<&'a str>,
+    /// What a person was asked under last, and who has decided.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub approval: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub by: Option<&'a Operator>,
+    /// It goes on with a call that was let through before.
+    #[serde(skip_serializing_if = "is_default")]
+    pub continues: bool,
     pub generation: u64,
     /// SHA-256 of the arguments as sent.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -190,6 +205,9 @@ impl<'a> Decision<'a> {
             hidden: &[],
             reason: None,
             stop: None,
+            approval: None,
+            by: None,
+            continues: false,
             generation: 0,
             arguments_digest: None,
             arguments: None,
@@ -260,6 +278,29 @@ pub struct Release<'a> {
 }
 
 #[derive(Debug, Serialize)]
+pub struct Approval<'a> {
+    /// asked | approved | refused | timed_out | withdrawn
+    pub outcome: &'static str,
+    #[serde(flatten)]
+    pub question: &'a Question,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub by: Option<&'a Operator>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<&'a str>,
+    /// Why it was withdrawn: agent_closed | agent_cancelled | operator_stop | drain
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cause: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stop: Option<&'a str>,
+}
+
+impl<'a> Approval<'a> {
+    pub fn new(outcome: &'static str, question: &'a Question) -> Approval<'a> {
+        Approval { outcome, question, by: None, reason: None, cause: None, stop: None }
+    }
+}
+
+#[derive(Debug, Serialize)]
 pub struct Cancel<'a> {
     pub agent: &'a str,
     pub server: &'a str,
@@ -277,6 +318,17 @@ pub struct Cancel<'a> {
     /// HTTP status the server gave, or what went wrong.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outcome: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Reply<'a> {
+    pub conn: u64,
+    pub agent: &'a str,
+    pub server: &'a str,
+    /// The id of the server's request.
+    pub rpc_id: &'a str,
+    /// HTTP status the server gave, or what went wrong.
+    pub outcome: String,
 }
 
 #[derive(Debug, Serialize)]

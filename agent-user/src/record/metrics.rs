@@ -6,6 +6,7 @@ use prometheus::{
     Registry, TextEncoder,
 };
 
+use crate::approvals;
 use crate::control::remote::Failure;
 use crate::decide::Verdict;
 use crate::decide::stop::Level;
@@ -61,6 +62,8 @@ pub struct Metrics {
     policy_reloads: IntCounterVec,
     control_refusals: IntCounter,
     remote_failures: IntCounterVec,
+    pub approvals_pending: IntGauge,
+    approvals: IntCounterVec,
 }
 
 /// The metrics of one agent, looked up once.
@@ -196,6 +199,17 @@ impl Metrics {
                 "Connections to the endpoint for remote operators that got no further.",
                 &["reason"],
             )?,
+            approvals_pending: gauge(
+                "interlock_approvals_pending",
+                "Requests that wait for a person's approval.",
+                none,
+            )?
+            .with_label_values::<&str>(&[]),
+            approvals: counter(
+                "interlock_approvals_total",
+                "Requests that needed a person's approval, by what became of that.",
+                &["outcome"],
+            )?,
             registry: registry.clone(),
         };
         gauge("interlock_build_info", "Version of the daemon.", &["version"])?
@@ -207,6 +221,9 @@ impl Metrics {
         }
         for failure in Failure::ALL {
             metrics.remote_failures.with_label_values(&[failure.label()]);
+        }
+        for outcome in approvals::OUTCOMES {
+            metrics.approvals.with_label_values(&[outcome]);
         }
         for fate in Fate::ALL {
             metrics.stop_calls.with_label_values(&[fate.label()]);
@@ -270,6 +287,11 @@ impl Metrics {
 
     pub fn remote_failed(&self, failure: Failure) {
         self.remote_failures.with_label_values(&[failure.label()]).inc();
+    }
+
+    /// Counts one approval by its outcome.
+    pub fn approval(&self, outcome: &'static str) {
+        self.approvals.with_label_values(&[outcome]).inc();
     }
 
     /// The text exposition format, version 0.0.4.

@@ -57,10 +57,17 @@ impl Told {
                 }
                 self.released = Some(release);
             }
+            // What was in flight when the stop came has not run into it.
+            Some("decision") if self.is_caught(&record) => {}
             Some("decision") => self.refused_by_proxy += 1,
             Some("kernel") => self.refused_by_kernel += 1,
             _ => {}
         }
+    }
+
+    fn is_caught(&self, decision: &Map<String, Value>) -> bool {
+        let decision = decision.get("decision").and_then(Value::as_str).unwrap_or_default();
+        self.places.contains_key(&(decision.to_owned(), String::new()))
     }
 
     /// The last line about a call tells its fate.
@@ -129,6 +136,7 @@ mod tests {
             json!({"kind": "stop_effect", "stop": "stp-7", "at": "t1", "decision": "d-2", "fate": "sent"}),
             json!({"kind": "stop_effect", "stop": "stp-7", "at": "t2", "decision": "d-1", "fate": "finished_after_stop", "late": {"bytes": 3}}),
             json!({"kind": "decision", "stop": "stp-7", "verdict": "deny"}),
+            json!({"kind": "decision", "stop": "stp-7", "verdict": "deny", "decision": "d-2"}),
             json!({"kind": "release", "stop": "stp-7", "at": "t3", "reason": "fine", "by": {"user": "a"}, "released": true}),
         ];
         let text: String = lines.iter().map(|line| format!("{line}\n")).collect();

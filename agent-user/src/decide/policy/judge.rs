@@ -83,6 +83,7 @@ impl Policy {
                 }
                 // A person decides on what the agent asks for, and only once.
                 Effect::Approve(_) if subject.continues || subject.from == Party::Server => {}
+                Effect::Approve(_) if !rule.asks_about(subject) => {}
                 Effect::Approve(approval) => {
                     verdict.fired.push(Arc::clone(&rule.id));
                     match rule.mode {

@@ -177,6 +177,12 @@ impl Rule {
         file.matches.server.as_ref().filter(|_| self.allowed != Some(Field::Server)).map(lower)
     }
 
+    /// With `require_approval`: without the methods of the lifecycle nothing could be asked or cancelled, so they need no
+    /// approval unless the rule names methods.
+    pub(super) fn asks_about(&self, subject: &Subject<'_>) -> bool {
+        self.matches.method.is_some() || !subject.method.is_some_and(|method| LIFECYCLE.contains(&method))
+    }
+
     /// It is done with at the call that begins a piece of work, and not again at what goes on with it.
     pub(super) fn is_counted(&self) -> bool {
         matches!(self.effect, Effect::Approve(_))

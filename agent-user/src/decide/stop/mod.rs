@@ -84,6 +84,11 @@ impl Operator {
         Operator { user: format!("{RULE}{id}"), ..Operator::default() }
     }
 
+    /// The name to show to others: who has logged in says more than a uid that many share.
+    pub fn name(&self) -> &str {
+        self.login.as_deref().unwrap_or(&self.user)
+    }
+
     /// No person, but a rule. A person comes with credentials, whatever the name.
     pub fn is_rule(&self) -> bool {
         self.uid.is_none() && self.certificate.is_none() && self.user.starts_with(RULE)
