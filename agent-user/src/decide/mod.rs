@@ -4,6 +4,7 @@
 //! mentions is allowed unless [`policy::Defaults`] says otherwise.
 
 pub mod policy;
+pub mod redact;
 pub mod scope;
 pub mod stop;
 pub mod subject;
