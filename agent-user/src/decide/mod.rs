@@ -5,6 +5,7 @@
 
 pub mod limit;
 pub mod policy;
+pub mod redact;
 pub mod scope;
 pub mod stop;
 pub mod subject;
