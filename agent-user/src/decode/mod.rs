@@ -39,7 +39,7 @@ pub use jsonrpc::{IdKind, Kind, Message, Payload, RawId, decode};
 pub use malformed::Malformed;
 pub use mcp::{Call, Claims, Mismatch, ResultFacts, Revision};
 pub use members::{Meta, Params, ResultMembers};
-pub use rewrite::rewrite_head;
+pub use rewrite::{replace_values, rewrite_head};
 pub use sniff::{Sniff, sniff};
 pub use sse::{Event, Events, Oversized};
 pub(crate) use strings::{unescape, unescape_one};
