@@ -43,8 +43,9 @@ impl Connection {
         // Servers close what is idle long before a person has decided.
         self.leave_server();
         let (scene, calls) = (self.conn.scene(), std::mem::take(&mut question.calls));
-        let Ok(parked) = self.parts.approvals.park(&self.conn, &scene, calls, question.within) else {
-            return consent.is_not_asked(question);
+        let parked = match self.parts.approvals.park(&self.conn, &scene, calls, question.within) {
+            Ok(parked) => parked,
+            Err(why) => return consent.is_not_asked(question, why),
         };
         // Where a stop, and the end of the connection, find it.
         let parked = self.parked.insert(parked);

@@ -472,4 +472,19 @@ mod tests {
         *left = 1;
         assert_eq!(ending(&mut stream), "\r\n\r\n");
     }
+
+    #[test]
+    fn what_a_server_says_goes_on_in_a_stream_of_ours() {
+        let mut stream = Stream::open(LIMIT);
+        stream.send(b"3\r\n:a\n\r\n");
+        assert!(stream.is_waiting() && stream.is_chunked());
+        // Half of it has left.
+        let (_, left) = stream.leaving();
+        *left = 4;
+        stream.go_on(Framing::Length(10));
+        assert!(!stream.is_waiting());
+        assert_eq!(turn(&mut stream, b"data: 1\n\n\n"), b"a\n\r\na\r\ndata: 1\n\n\n\r\n");
+        assert!(stream.is_done());
+        assert_eq!((stream.next_progress(), stream.next_progress()), (1, 2));
+    }
 }

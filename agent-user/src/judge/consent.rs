@@ -91,8 +91,8 @@ impl Consent {
     }
 
     /// Nobody can be asked.
-    pub fn is_not_asked(&mut self, question: Question) {
-        self.refused = Some((question.wanted, Why::Full));
+    pub fn is_not_asked(&mut self, question: Question, why: &'static str) {
+        self.refused = Some((question.wanted, Why::NotAsked(why)));
     }
 
     /// What became of a question.

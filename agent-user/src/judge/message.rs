@@ -19,6 +19,9 @@ use crate::parts::{Parts, count_stop};
 use crate::record::entry::{Cancel, Decision, Entry};
 use crate::rounds::Round;
 
+/// Longest progress token that is given back again and again.
+const MAX_TOKEN: usize = 1024;
+
 /// What a message was judged by, for its record.
 #[derive(Clone, Copy)]
 pub(super) struct JudgedBy<'a> {
@@ -105,7 +108,8 @@ impl<'a> Prepared<'a> {
         let call = self.call.as_ref().filter(|call| call.is_mcp && call.method != "initialize")?;
         self.rpc_id?;
         let token = call.progress_token?;
-        matches!(token.kind, IdKind::String | IdKind::Integer).then_some(token.raw)
+        let is_token = matches!(token.kind, IdKind::String | IdKind::Integer) && token.raw.len() <= MAX_TOKEN;
+        is_token.then_some(token.raw)
     }
 
     /// What a person is shown of it. `room` is what may be shown yet.
