@@ -1,6 +1,7 @@
 //! The agents of this host: who they are, which cgroups are theirs, and that the kernel holds each of them.
 
 use std::collections::{BTreeMap, HashMap};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -36,6 +37,8 @@ impl Unheld {
     }
 }
 
+type Labels = Arc<BTreeMap<String, String>>;
+
 /// Time for the command of `interlock exec` to enter its cgroup.
 const ENTER_WITHIN: Duration = Duration::from_secs(10);
 
@@ -46,10 +49,7 @@ pub struct Agents {
     gate: Arc<Gate>,
     metrics: Arc<Metrics>,
     log: Arc<Log>,
-    /// The cgroup v2 mount.
-    root: PathBuf,
-    /// Below the root; its children are made by `interlock exec`.
-    exec_cgroup: String,
+    tree: Tree,
     /// Read once per connection, without a lock.
     by_number: ArcSwap<HashMap<u32, Arc<Agent>>>,
     held: Mutex<BTreeMap<String, Held>>,
@@ -57,6 +57,16 @@ pub struct Agents {
     applying: Mutex<()>,
     /// An order is being carried out, which halts what is there: that has not come later.
     carrying_out: AtomicBool,
+}
+
+/// Where agents are found, and which.
+#[derive(Debug)]
+pub struct Tree {
+    /// The cgroup v2 mount.
+    pub root: PathBuf,
+    /// Below the root; its children are made by `interlock exec`.
+    pub exec_cgroup: String,
+    pub selectors: Selectors,
 }
 
 /// An order is carried out until this is dropped.
@@ -88,8 +98,7 @@ impl Agents {
         gate: Arc<Gate>,
         metrics: Arc<Metrics>,
         log: Arc<Log>,
-        root: PathBuf,
-        exec_cgroup: String,
+        tree: Tree,
     ) -> Agents {
         let by_number = ArcSwap::from_pointee(HashMap::new());
         Agents {
@@ -98,8 +107,7 @@ impl Agents {
             gate,
             metrics,
             log,
-            root,
-            exec_cgroup,
+            tree,
             by_number,
             held: Mutex::default(),
             applying: Mutex::default(),
@@ -142,7 +150,7 @@ impl Agents {
 
     /// The absolute directory of a cgroup path.
     pub fn dir(&self, path: &str) -> PathBuf {
-        self.root.join(path.trim_start_matches('/'))
+        self.tree.root.join(path.trim_start_matches('/'))
     }
 
     /// The cgroups of an agent: their paths below the root, and their directories.
@@ -261,13 +269,17 @@ impl Agents {
     }
 
     /// The agent of this name, known to the kernel from now on in the state its stops ask for.
-    fn named(&self, name: &str) -> Result<Arc<Agent>> {
+    fn named(&self, name: &str, labels: &Labels) -> Result<Arc<Agent>> {
         let known = self.by_number.load();
         if let Some(agent) = known.values().find(|agent| &*agent.name == name) {
+            if agent.labels != *labels {
+                warn!(agent = name, labels = ?agent.labels, other = ?labels, "an agent has the labels it began with");
+            }
             return Ok(Arc::clone(agent));
         }
         let number = self.state.agent_number(name);
-        let agent = Arc::new(Agent::new(number, name, self.metrics.agent(name)));
+        let agent = Agent::new(number, name, self.metrics.agent(name));
+        let agent = Arc::new(Agent { labels: Arc::clone(labels), ..agent });
         let mut agents = HashMap::clone(&known);
         agents.insert(number, Arc::clone(&agent));
         self.by_number.store(Arc::new(agents));
@@ -276,19 +288,20 @@ impl Agents {
         Ok(agent)
     }
 
+    /// Holds a cgroup, unless it is held already. Returns whether it is held only now.
     fn hold(
         &self,
         held: &mut BTreeMap<String, Held>,
         path: &str,
-        name: &str,
+        (name, labels): (&str, &Labels),
         made: Option<Instant>,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let dir = self.dir(path);
         let id = cgroup::id(&dir)?;
         if held.get(path).is_some_and(|known| known.id == id) {
-            return Ok(());
+            return Ok(false);
         }
-        let agent = self.named(name)?;
+        let agent = self.named(name, labels)?;
         let is_new = !self.kernel.held()?.contains_key(&id);
         self.kernel.hold(&dir, id, agent.number).with_context(|| format!("hold cgroup {path}"))?;
         // Connections that are older than this were never redirected: they must not go on unread.
@@ -299,17 +312,22 @@ impl Agents {
             // The path was removed and made again between two looks.
             self.kernel.let_go(replaced.id)?;
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Brings what is held in line with the cgroup tree. Called whenever the tree may have changed. Returns what could
     /// not be held beside what was seen: a cgroup may be younger than the hooks above it.
-    pub fn refresh(&self, selectors: &Selectors) -> (Walk, Vec<Unheld>) {
-        let walk = selectors.walk(&self.root);
-        let mut unheld = Vec::new();
+    pub fn refresh(&self) -> (Walk, Vec<Unheld>) {
+        let walk = self.tree.selectors.walk(&self.tree.root);
+        let (mut unheld, mut new) = (Vec::new(), Vec::new());
         let mut held = self.held_now();
         for found in &walk.found {
-            if let Err(error) = self.hold(&mut held, &found.path, &found.name, None) {
+            let was_new = self.hold(&mut held, &found.path, (&found.name, &found.labels), None);
+            // Also one that was gone again before it was held: it may come back.
+            if !matches!(was_new, Ok(false)) {
+                new.push(found.path.clone());
+            }
+            if let Err(error) = was_new {
                 // The cgroup may have vanished between the walk and the look at it.
                 if self.dir(&found.path).exists() {
                     unheld.push(Unheld { path: found.path.clone(), agent: found.name.clone(), error });
@@ -335,17 +353,35 @@ impl Agents {
             }
             false
         });
+        drop(held);
+        self.remember(new);
         (walk, unheld)
+    }
+
+    /// Lets the state remember cgroups, for [`crate::hold`] to make when the host has booted.
+    fn remember(&self, mut new: Vec<String>) {
+        if new.is_empty() {
+            return;
+        }
+        // What root makes below a cgroup that a user's manager runs, that manager could put nobody into.
+        let is_roots = |dir: &Path| std::fs::metadata(dir).is_ok_and(|dir| dir.uid() == 0);
+        new.retain(|path| self.dir(path).parent().is_some_and(is_roots));
+        let rules = self.gate.rules();
+        let is_stopped = |name: &str| rules.stop_of_agent(name).is_some();
+        self.state.remember_cgroups(&new, |path| {
+            self.tree.selectors.agent_of(path).is_some_and(|found| is_stopped(&found.name))
+                || cgroup::events(&self.dir(path)).is_ok_and(|events| events.populated)
+        });
     }
 
     /// Takes up what an earlier daemon left: cgroups of `interlock exec` that still run, and entries of cgroups
     /// that are gone. An agent whose name was lost with the state goes on under the name of its cgroup.
-    pub fn take_over(&self, selectors: &Selectors) -> Result<()> {
+    pub fn take_over(&self) -> Result<()> {
         let known: HashMap<u64, u32> = self.kernel.held()?.into_iter().collect();
         let used = known.values().copied().chain(self.kernel.states()?.into_keys());
         self.state.reserve_numbers(used.max().unwrap_or(0));
         let names: HashMap<u32, String> = self.state.agent_names();
-        for dir in cgroup::children(&self.dir(&self.exec_cgroup)).unwrap_or_default() {
+        for dir in cgroup::children(&self.dir(&self.tree.exec_cgroup)).unwrap_or_default() {
             let Some(number) = cgroup::id(&dir).ok().and_then(|id| known.get(&id)) else { continue };
             let file = file_name(&dir);
             let lost = || {
@@ -356,10 +392,11 @@ impl Agents {
                 file.rsplit_once('.').map_or(file.as_str(), |(stem, _)| stem).to_owned()
             };
             let name = names.get(number).cloned().unwrap_or_else(lost);
-            let path = format!("{}/{file}", self.exec_cgroup);
-            self.hold(&mut self.held_now(), &path, &name, Some(Instant::now()))?;
+            let path = format!("{}/{file}", self.tree.exec_cgroup);
+            let labels = self.tree.selectors.labels_of(&name);
+            self.hold(&mut self.held_now(), &path, (&name, &labels), Some(Instant::now()))?;
         }
-        for unheld in self.refresh(selectors).1 {
+        for unheld in self.refresh().1 {
             unheld.warn();
         }
         let live: Vec<u64> = self.held_now().values().map(|held| held.id).collect();
@@ -382,13 +419,14 @@ impl Agents {
         let mut held = self.held_now();
         let stem = name.replace('/', "_");
         for n in 1.. {
-            let path = format!("{}/{stem}.{n}", self.exec_cgroup);
+            let path = format!("{}/{stem}.{n}", self.tree.exec_cgroup);
             let dir = self.dir(&path);
             if held.contains_key(&path) || dir.exists() {
                 continue;
             }
             std::fs::create_dir_all(&dir).with_context(|| format!("create cgroup {path}"))?;
-            self.hold(&mut held, &path, name, Some(Instant::now()))?;
+            let labels = self.tree.selectors.labels_of(name);
+            self.hold(&mut held, &path, (name, &labels), Some(Instant::now()))?;
             return Ok(dir);
         }
         bail!("no free cgroup name for agent {name:?}")

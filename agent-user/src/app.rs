@@ -10,6 +10,7 @@ use tracing::warn;
 use crate::accept::Listeners;
 use crate::approvals::Approvals;
 use crate::book::Book;
+use crate::catalogue::Catalogue;
 use crate::config::Config;
 use crate::control::remote::Endpoint;
 use crate::control::{self, Control};
@@ -20,6 +21,7 @@ use crate::forward::own::OwnEndpoint;
 use crate::hold::Hold;
 use crate::kernel::Kernel;
 use crate::ledger::Ledger;
+use crate::limits::Limits as Counts;
 use crate::orders::Orders;
 use crate::parts::{Ids, Parts};
 use crate::place::Places;
@@ -33,6 +35,7 @@ use crate::spool::Spool;
 use crate::state::State;
 use crate::tasks::Tasks;
 use crate::tripwires::Tripwires;
+use crate::user::Users;
 use crate::workflow::Extractors;
 
 /// How often the daemon tells the kernel that it lives.
@@ -41,6 +44,7 @@ const BEAT_EVERY: Duration = Duration::from_secs(1);
 /// Runs the daemon until it is told to end. `rules` is what the rules file says, and its text.
 pub fn run(config: &Config, rules: Option<(Policy, String)>) -> Result<()> {
     let selectors = Selectors::compile(&config.agents)?;
+    let users = Users::load(config.tokens.as_ref())?;
     let (policy, rules_text) = rules.unwrap_or_default();
     raise_file_limit();
     let state = Arc::new(State::load(&config.state_dir)?);
@@ -59,10 +63,11 @@ pub fn run(config: &Config, rules: Option<(Policy, String)>) -> Result<()> {
         Err(_) => Log::nowhere(Arc::clone(&metrics)).map(|(log, writer)| (log, Some(writer)))?,
     };
     let spool = Spool::new(&config.state_dir);
-    let Hold { kernel, gate, agents } = Hold::take(config, policy, &selectors, &state, &log, &metrics)?;
+    let Hold { kernel, gate, agents } = Hold::take(config, policy, selectors, &state, &log, &metrics)?;
     drop(log_writer);
     let (log, log_writer) = records?;
     let (tripwires, tripped) = Tripwires::new();
+    let counts = Arc::new(Counts::load(&config.state_dir, Instant::now()));
     let parts = Arc::new(Parts {
         tripwires,
         book: Arc::new(Book::new(Arc::clone(&log), Arc::clone(&metrics))),
@@ -75,6 +80,9 @@ pub fn run(config: &Config, rules: Option<(Policy, String)>) -> Result<()> {
         own_endpoint: OwnEndpoint::new(remote_addr)?,
         watched: config.watched()?,
         tasks: Tasks::default(),
+        counts: Arc::clone(&counts),
+        users,
+        catalogue: Catalogue::default(),
         rounds: Rounds::default(),
         approvals: Arc::new(Approvals::new(Arc::clone(&log), Arc::clone(&metrics))),
         kernel,
@@ -128,10 +136,11 @@ pub fn run(config: &Config, rules: Option<(Policy, String)>) -> Result<()> {
     }
     start_heartbeat(Arc::clone(&parts.kernel))?;
     runtime.spawn(async move { orders.watch().await });
-    let daemon = Daemon { config: config.clone(), parts, listeners, selectors, reloader, remote };
+    let daemon = Daemon { config: config.clone(), parts, listeners, reloader, remote };
     runtime.block_on(daemon.run())?;
     // Whatever is still open is dropped here, and recorded.
     runtime.shutdown_timeout(Duration::from_secs(1));
+    counts.save(Instant::now());
     drop(log_writer);
     Ok(())
 }

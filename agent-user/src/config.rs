@@ -1,5 +1,6 @@
 //! The daemon's configuration file, read once and checked. Every default is here.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -75,6 +76,9 @@ pub struct Config {
     /// what is longer than 256 bytes or has other characters than letters, digits, spaces and ASCII's signs.
     #[serde(default)]
     pub workflow: Vec<Extractor>,
+    /// How the bearer tokens that agents send are checked. Absent: they are read and not believed.
+    #[serde(default)]
+    pub tokens: Option<Tokens>,
     /// Lets operators on other machines give orders. Absent: nobody can.
     #[serde(default)]
     pub remote: Option<Remote>,
@@ -96,6 +100,28 @@ pub struct AgentSelector {
     /// Glob over names of systemd units.
     #[serde(default)]
     pub systemd: Option<String>,
+    /// What rules see as `agent.labels`. An agent has those it begins with for the daemon's life, as all of this file is
+    /// read at its start; `interlock exec --agent NAME` gets those of the entry whose `name` is just that.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+}
+
+/// What makes the claims of a JWT in `Authorization: Bearer …` verified: it is signed by one of the keys (RS256 to RS512,
+/// PS256 to PS512, ES256, ES384 or EdDSA), has an `exp`, and `exp` and `nbf` hold, give or take 60 s. The claims of any
+/// other JWT are there all the same, for rules that ask for `user.verified` to see.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Tokens {
+    /// File with a JSON Web Key Set (RFC 7517) of up to 64 public keys, as the issuer publishes it. Read again when it
+    /// changes; one that cannot be used changes nothing, and the log says so.
+    pub jwks: PathBuf,
+    /// `iss` must be this. Absent: it may be anything.
+    #[serde(default)]
+    pub issuer: Option<String>,
+    /// `aud` must be this, or have it in its list. Absent: it may be anything, for a token is meant for the server it goes
+    /// to.
+    #[serde(default)]
+    pub audience: Option<String>,
 }
 
 /// The HTTPS endpoint for operators on other machines. The files are PEM, and read again on SIGHUP.
@@ -217,6 +243,9 @@ impl Config {
                 *file = base.join(&*file);
             }
         }
+        if let Some(tokens) = &mut config.tokens {
+            tokens.jwks = base.join(&tokens.jwks);
+        }
         config.rules = config.rules.map(|rules| base.join(rules));
         config.check().with_context(|| path.display().to_string())?;
         Ok(config)
@@ -239,6 +268,7 @@ impl Config {
                 bail!("agents: `name` is empty");
             }
         }
+        self.check_labels()?;
         self.watched()?;
         if self.evidence_window.is_negative() {
             bail!("evidence_window: must not be negative");
@@ -248,6 +278,20 @@ impl Config {
 }
 
 impl Config {
+    /// An agent is known by its name, and has one set of labels.
+    fn check_labels(&self) -> Result<()> {
+        let mut by_name = BTreeMap::new();
+        for agent in &self.agents {
+            if *by_name.entry(&agent.name).or_insert(&agent.labels) != &agent.labels {
+                bail!(
+                    "agent {:?}: is there more than once with different `labels`; give it the same",
+                    agent.name
+                );
+            }
+        }
+        Ok(())
+    }
+
     /// The servers of `watch`.
     pub fn watched(&self) -> Result<GlobSet> {
         let mut globs = GlobSetBuilder::new();
@@ -340,11 +384,35 @@ mod tests {
     }
 
     #[test]
+    fn agents_have_labels() {
+        let config = load("version: 1\nagents: [{name: a, cgroup: /a, labels: {tier: gold, 'on call': ''}}]");
+        let labels = &config.unwrap().agents[0].labels;
+        assert_eq!((labels["tier"].as_str(), labels["on call"].as_str()), ("gold", ""));
+        load("version: 1\nagents: [{name: a, cgroup: /a, labels: {t: x}}, {name: a, cgroup: /b, labels: {t: x}}]")
+            .unwrap();
+    }
+
+    #[test]
+    fn keys_of_tokens_lie_beside_the_configuration() {
+        assert!(load("version: 1").unwrap().tokens.is_none());
+        let tokens = load("version: 1\ntokens: {jwks: keys.json, issuer: us}").unwrap().tokens.unwrap();
+        assert!(tokens.jwks.is_absolute() && tokens.jwks.ends_with("keys.json"));
+        assert_eq!((tokens.issuer.as_deref(), tokens.audience), (Some("us"), None));
+        check_error("version: 1\ntokens: {issuer: us}", "jwks");
+        check_error("version: 1\ntokens: {jwks: a, key: b}", "key");
+    }
+
+    #[test]
     fn mistakes_are_named() {
         check_error("version: 1\nagent: []", "agent");
         check_error("version: 7", "version 7");
         check_error("version: 1\nattach: ['/']", "the root itself");
         check_error("version: 1\nagents: [{name: a}]", "exactly one of");
+        check_error("version: 1\nagents: [{name: a, cgroup: /a, labels: [gold]}]", "line 2");
+        check_error(
+            "version: 1\nagents: [{name: a, cgroup: /a, labels: {t: 1}}, {name: a, cgroup: /b}]",
+            "`labels`",
+        );
         check_error("version: 1\nfail: maybe", "maybe");
         check_error("version: 1\nwatch: ['a[']", "a[");
         check_error("version: 1\nworkflow: [{label: app}]", "expected one of");

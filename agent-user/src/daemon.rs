@@ -24,7 +24,6 @@ use crate::ledger::Phase;
 use crate::parts::Parts;
 use crate::record::entry::{self, Entry};
 use crate::reload::{self, Reloader};
-use crate::selectors::Selectors;
 
 /// How often agents are looked for besides on every change of the cgroup tree: processes move without one.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -40,7 +39,6 @@ pub struct Daemon {
     pub config: Config,
     pub parts: Arc<Parts>,
     pub listeners: Arc<Listeners>,
-    pub selectors: Selectors,
     pub reloader: Option<Arc<Reloader>>,
     pub remote: Option<Arc<Endpoint>>,
 }
@@ -95,11 +93,17 @@ impl Daemon {
         Ok(())
     }
 
-    /// Covers new cgroups below the root, leaves namespaces without agents, and sees changes of the rules that no
-    /// watch reports, such as behind a symbolic link.
+    /// Covers new cgroups below the root, leaves namespaces without agents, saves what limits have counted, and sees
+    /// changes of the keys of tokens, and of the rules that no watch reports, such as behind a symbolic link.
     fn tend(&self) {
         if let Some(reloader) = &self.reloader {
             reloader.reload_if_changed();
+        }
+        self.parts.users.reload_if_changed();
+        let (counts, now) = (&self.parts.counts, Instant::now());
+        if counts.is_due(now) {
+            let counts = Arc::clone(counts);
+            tokio::task::spawn_blocking(move || counts.save(now));
         }
         self.listeners.retire_unused();
         self.cover(Kernel::sync_attach);
@@ -121,7 +125,7 @@ impl Daemon {
         for look in 1..=LOOKS {
             // An agent may be the first thing in a slice that did not exist a moment ago.
             self.cover(Kernel::attach_new);
-            let (walk, unheld) = self.parts.agents.refresh(&self.selectors);
+            let (walk, unheld) = self.parts.agents.refresh();
             let mut again = !unheld.is_empty();
             for dir in walk.watched.iter().filter(|dir| !watched.contains(dir)) {
                 // One that vanished is found by the next look. What was made in a folder before its watch was set is

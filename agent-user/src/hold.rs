@@ -4,31 +4,36 @@
 //! Bias: what is not known holds. A state or an order that cannot be read, and a stop that is found in force in the
 //! kernel while nobody knows who ordered it, become stops that a person must release.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ffi::OsString;
 use std::path::Path;
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use agent_abi::{AgentState, MODE_HELD, MODE_RUN, Settings};
 use anyhow::{Context, Result, bail};
 use tracing::{info, warn};
 
-use crate::agents::Agents;
+use crate::agents::{Agents, Tree};
 use crate::config::{Config, Fail, STALE_AFTER};
 use crate::daemon::attach_points;
 use crate::decide::policy::{Bias, Policy};
 use crate::decide::stop::{Level, Selector, Stop};
 use crate::gate::Gate;
-use crate::kernel::{self, Kernel, cgroup};
+use crate::kernel::{self, Kernel, Offline, cgroup};
 use crate::record::log::Log;
 use crate::record::metrics::Metrics;
 use crate::reload;
 use crate::selectors::Selectors;
 use crate::spool::{Left, Spool, closed_stop, everybody};
-use crate::state::State;
+use crate::state::{InUse, State};
 
 /// Cgroup of a process of ours that was started in the root cgroup.
 const OWN_CGROUP: &str = "interlock";
+/// How long a unit waits for a daemon, or for other units, to hold its cgroup.
+const OWN_WITHIN: Duration = Duration::from_secs(30);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Agents, held.
 pub struct Hold {
@@ -43,7 +48,7 @@ impl Hold {
     pub fn take(
         config: &Config,
         policy: Policy,
-        selectors: &Selectors,
+        selectors: Selectors,
         state: &Arc<State>,
         log: &Arc<Log>,
         metrics: &Arc<Metrics>,
@@ -72,15 +77,14 @@ impl Hold {
             Arc::clone(&gate),
             Arc::clone(metrics),
             Arc::clone(log),
-            root,
-            config.exec_cgroup.clone(),
+            Tree { root, exec_cgroup: config.exec_cgroup.clone(), selectors },
         ));
         // Those of an earlier daemon lead nowhere.
         for cookie in kernel.listeners()?.into_keys() {
             kernel.remove_listener(cookie)?;
         }
         agents.apply_to_everybody()?;
-        agents.take_over(selectors)?;
+        agents.take_over()?;
         kernel.retire_other_versions()?;
         Ok(Hold { kernel, gate, agents })
     }
@@ -99,25 +103,67 @@ pub fn run(config: &Config) -> Result<usize> {
     });
     let state = Arc::new(State::load(&config.state_dir)?);
     let root = cgroup::root()?;
-    let named = config.agents.iter().filter_map(|agent| agent.cgroup.as_deref());
-    for path in config.attach.iter().map(String::as_str).chain(named.filter(|path| !is_glob(path))) {
-        make_cgroup(&root, path)?;
+    let expected = expected(config, &selectors, &state.cgroups());
+    for path in config.attach.iter().chain(&expected) {
+        // It is missed below; the others are to be held all the same.
+        if let Err(error) = make_cgroup(&root, path) {
+            warn!(cgroup = path, error = format!("{error:#}"), "not made");
+        }
     }
     let metrics = Arc::new(Metrics::new()?);
     let (log, writer) = Log::nowhere(Arc::clone(&metrics))?;
     let policy = policy.map(|(policy, _)| policy).unwrap_or_default();
-    let hold = Hold::take(config, policy, &selectors, &state, &log, &metrics)?;
+    let hold = Hold::take(config, policy, selectors, &state, &log, &metrics)?;
     drop(writer);
-    let held = hold.agents.held().len();
+    let held: HashSet<String> = hold.agents.held().into_iter().map(|(path, _)| path).collect();
     let rules = hold.gate.rules();
-    info!(cgroups = held, stops = rules.stops.len(), "held; a daemon can take over");
+    info!(cgroups = held.len(), stops = rules.stops.len(), "held; a daemon can take over");
     if let Some(fault) = state.fault() {
         bail!("everybody is held isolated: {fault} (repair that, then start the daemon)");
     }
     if let Some(fault) = hold.gate.take_left().into_iter().find_map(|left| left.fault) {
         bail!("held more than was ordered: {fault}");
     }
-    Ok(held)
+    let free: Vec<String> = expected.into_iter().filter(|path| !held.contains(path)).collect();
+    if !free.is_empty() {
+        bail!("not held, so that who starts there before the daemon runs free: {}", free.join(", "));
+    }
+    Ok(held.len())
+}
+
+/// `interlock hold --own`, which a unit runs before anything of its own: returns the agent in whose cgroup this process
+/// is once that is held, by the daemon or, where none runs, by this process.
+///
+/// # Errors
+/// It is no agent's, or whoever starts in it may run free.
+pub fn own(config: &Config) -> Result<String> {
+    let own = cgroup::of_pid(std::process::id())?;
+    let found = Selectors::compile(&config.agents)?.agent_of(&own.to_string_lossy());
+    let found = found.with_context(|| format!("cgroup {}: no agent's, as `agents:` says", own.display()))?;
+    let id = cgroup::id(&cgroup::root()?.join(found.path.trim_start_matches('/')))?;
+    let is_held =
+        || Offline::open(&config.pin_dir).and_then(|kernel| kernel.held()).map(|held| held.contains_key(&id));
+    let deadline = Instant::now() + OWN_WITHIN;
+    while !is_held().unwrap_or(false) {
+        match run(config) {
+            // A daemon will see this cgroup in a moment; another unit's hold leaves it to us.
+            Err(error) if error.is::<InUse>() && Instant::now() < deadline => thread::sleep(LOOK_EVERY),
+            held => _ = held?,
+        }
+    }
+    Ok(found.name)
+}
+
+/// The cgroups in which agents will start: those that a selector names, and those in which an agent was held before and
+/// that are an agent's still.
+fn expected(config: &Config, selectors: &Selectors, remembered: &[String]) -> BTreeSet<String> {
+    let named = config.agents.iter().filter_map(|agent| agent.cgroup.as_deref());
+    let named = named.filter(|path| !is_glob(path)).filter_map(|path| selectors.agent_of(path));
+    let remembered = remembered.iter().filter_map(|path| {
+        // One that lies in an agent's now is held with it.
+        selectors.agent_of(path).filter(|found| found.path == *path)
+    });
+    named.chain(remembered).map(|found| found.path).collect()
 }
 
 fn settings(config: &Config, policy: &Policy) -> Settings {
@@ -193,6 +239,24 @@ fn is_glob(path: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_held_before_is_expected_while_it_is_selected() {
+        let yaml = "{version: 1, agents: [{name: a, cgroup: '/named/a/'}, {name: '{unit}', systemd: 'claude-*.service'}, \
+                    {name: b, cgroup: '/agents.slice/b*'}]}";
+        let config: Config = serde_saphyr::from_str(yaml).unwrap();
+        let selectors = Selectors::compile(&config.agents).unwrap();
+        let remembered = [
+            "/system.slice/claude-x.service",
+            "/agents.slice/b1",
+            "/agents.slice/c1",
+            "/agents.slice/b2/inside",
+            "/other/claude-x.service",
+        ];
+        let expected = expected(&config, &selectors, &remembered.map(str::to_owned));
+        let wanted = ["/agents.slice/b1", "/named/a", "/system.slice/claude-x.service"];
+        assert_eq!(expected.into_iter().collect::<Vec<_>>(), wanted);
+    }
 
     #[test]
     fn only_plain_paths_name_a_cgroup() {

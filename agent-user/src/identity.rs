@@ -1,7 +1,8 @@
 //! Who is behind a connection: the agent, as the kernel tagged it, and the process that called `connect`.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use agent_abi::Origin;
 use tokio::sync::Semaphore;
@@ -9,6 +10,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use crate::decide::subject::Sender;
+use crate::recent::Deeds;
 use crate::record::metrics::AgentMetrics;
 use crate::session::Process;
 use crate::workflow::{Extractors, OfProcess};
@@ -19,22 +21,29 @@ pub struct Agent {
     /// Key of the kernel's maps; stable across restarts.
     pub number: u32,
     pub name: Arc<str>,
+    /// As the configuration gives them.
+    pub labels: Arc<BTreeMap<String, String>>,
     pub metrics: AgentMetrics,
     /// Bounds how many of its processes' environments are read at a time.
     pub reading: Arc<Semaphore>,
     /// Bounds how many cancels stops send for it at a time, and answers to what servers ask: each needs a descriptor, and a
     /// stop may have caught thousands of calls. Servers that do not answer hold up the cancels of no other agent.
     pub cancels: Arc<Semaphore>,
+    /// What it did lately, where some rule asks for it.
+    pub deeds: Deeds,
 }
 
 impl Agent {
+    /// One without labels.
     pub fn new(number: u32, name: &str, metrics: AgentMetrics) -> Agent {
         Agent {
             number,
             name: name.into(),
+            labels: Arc::default(),
             metrics,
             reading: Arc::new(Semaphore::new(READING)),
             cancels: Arc::new(Semaphore::new(CANCELS)),
+            deeds: Deeds::new(Instant::now()),
         }
     }
 }
@@ -79,7 +88,13 @@ impl Identity {
 impl<'a> From<&'a Identity> for Sender<'a> {
     fn from(identity: &'a Identity) -> Sender<'a> {
         let (pid, uid) = (identity.pid, identity.uid);
-        Sender { name: &identity.agent.name, pid, uid, exe: identity.exe.as_deref(), labels: None }
+        Sender {
+            name: &identity.agent.name,
+            pid,
+            uid,
+            exe: identity.exe.as_deref(),
+            labels: Some(&identity.agent.labels),
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 //! [`app`] builds every part once, [`hold`] holds agents before all else, [`daemon`] is its life · [`kernel`] holds agents and redirects their connections · [`selectors`] and
 //! [`agents`] say who is an agent · [`accept`] listens in every network namespace that has one · [`conn`] is the
 //! path of a connection · [`decode`] reads it, [`judge`] and [`decide`] give the verdict, [`forward`] moves the
-//! bytes · [`session`] and [`workflow`] name what goes on between an agent and a server · [`ledger`] and [`book`] know what is in flight, [`approvals`] what waits for a person, [`rounds`] which calls go on with one before, [`tripwires`] and [`orders`] make and carry out stops, [`spool`] keeps those that were ordered with no daemon · [`record`] is the
+//! bytes · [`session`], [`workflow`] and [`user`] name what goes on between an agent and a server, [`catalogue`] what its tools are like, [`limits`] and [`recent`] count it · [`ledger`] and [`book`] know what is in flight, [`approvals`] what waits for a person, [`rounds`] which calls go on with one before, [`tripwires`] and [`orders`] make and carry out stops, [`spool`] keeps those that were ordered with no daemon · [`record`] is the
 //! evidence · [`control`] and [`cli`] are the operator's side.
 #![deny(unsafe_code)]
 
@@ -13,6 +13,7 @@ pub mod agents;
 pub mod app;
 pub mod approvals;
 pub mod book;
+pub mod catalogue;
 pub mod cli;
 pub mod config;
 pub mod conn;
@@ -33,9 +34,11 @@ pub mod judge;
 #[expect(unsafe_code, reason = "raw bpf(2), netlink and setns calls; nowhere else")]
 pub mod kernel;
 pub mod ledger;
+pub mod limits;
 pub mod orders;
 pub mod parts;
 pub mod place;
+pub mod recent;
 pub mod record;
 pub mod reload;
 pub mod rounds;
@@ -46,4 +49,5 @@ pub mod state;
 pub mod sync;
 pub mod tasks;
 pub mod tripwires;
+pub mod user;
 pub mod workflow;

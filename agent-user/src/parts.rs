@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use crate::agents::Agents;
 use crate::approvals::Approvals;
 use crate::book::Book;
+use crate::catalogue::Catalogue;
 use crate::config::Arguments;
 use crate::decide::policy::Defaults;
 use crate::decide::{Refusal, Verdict};
@@ -19,12 +20,14 @@ use crate::gate::Gate;
 use crate::identity::Agent;
 use crate::kernel::Kernel;
 use crate::ledger::{Conn, Ledger, Scene};
+use crate::limits::Limits as Counts;
 use crate::record::entry::{Decision, Entry};
 use crate::record::log::Log;
 use crate::record::metrics::Metrics;
 use crate::rounds::Rounds;
 use crate::tasks::Tasks;
 use crate::tripwires::Tripwires;
+use crate::user::Users;
 use crate::workflow::Extractors;
 
 /// The parts of the daemon that connections use.
@@ -47,6 +50,12 @@ pub struct Parts {
     /// Servers that a stop watches instead of cancelling by closing.
     pub watched: GlobSet,
     pub tasks: Tasks,
+    /// Counts of rules with `action: limit`.
+    pub counts: Arc<Counts>,
+    /// Whom bearer tokens speak for.
+    pub users: Users,
+    /// What servers say of their tools.
+    pub catalogue: Catalogue,
     /// Calls that a server has asked something about in the middle of.
     pub rounds: Rounds,
     pub approvals: Arc<Approvals>,

@@ -3,7 +3,9 @@
 //! The outermost match wins and nothing below it is looked at, so that an agent cannot become another one by
 //! making a cgroup with a fitting name inside its own.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use agent_abi::MAX_CGROUP_LEVEL;
 use anyhow::{Context, Result};
@@ -21,6 +23,7 @@ pub struct Selectors {
 struct Selector {
     name: String,
     rule: Rule,
+    labels: Arc<BTreeMap<String, String>>,
 }
 
 #[derive(Debug)]
@@ -36,6 +39,8 @@ pub struct Found {
     /// Below the cgroup v2 root, with a leading slash.
     pub path: String,
     pub name: String,
+    /// Those of the entry that has found it.
+    pub labels: Arc<BTreeMap<String, String>>,
 }
 
 /// What a walk over the tree saw.
@@ -44,6 +49,14 @@ pub struct Walk {
     pub found: Vec<Found>,
     /// Directories in which a new match could appear.
     pub watched: Vec<PathBuf>,
+}
+
+/// What the selectors say of one cgroup that lies in no agent's.
+enum Look {
+    Agent(Found),
+    /// Agents may lie below it.
+    Above,
+    Outside,
 }
 
 impl Selectors {
@@ -56,7 +69,7 @@ impl Selectors {
                 }
                 (None, unit) => Rule::Unit(glob(unit.as_deref().unwrap_or_default())?),
             };
-            Ok(Selector { name: selector.name.clone(), rule })
+            Ok(Selector { name: selector.name.clone(), rule, labels: Arc::new(selector.labels.clone()) })
         });
         Ok(Selectors { selectors: compiled.collect::<Result<_>>()? })
     }
@@ -68,15 +81,24 @@ impl Selectors {
         walk
     }
 
-    fn visit(&self, dir: &Path, parts: &mut Vec<String>, walk: &mut Walk) {
-        if !parts.is_empty()
-            && let Some(name) = self.matches(parts)
-        {
-            walk.found.push(Found { path: format!("/{}", parts.join("/")), name });
-            return;
+    /// The agent whose cgroup this path is or lies in, as a walk would find it, whether it exists or not.
+    pub fn agent_of(&self, path: &str) -> Option<Found> {
+        let parts: Vec<String> = path.split('/').filter(|part| !part.is_empty()).map(str::to_owned).collect();
+        for length in 0..=parts.len() {
+            match self.look(&parts[..length]) {
+                Look::Agent(found) => return Some(found),
+                Look::Above => {}
+                Look::Outside => return None,
+            }
         }
-        if parts.len() >= MAX_CGROUP_LEVEL as usize || !self.may_match_below(parts) {
-            return;
+        None
+    }
+
+    fn visit(&self, dir: &Path, parts: &mut Vec<String>, walk: &mut Walk) {
+        match self.look(parts) {
+            Look::Agent(found) => return walk.found.push(found),
+            Look::Above => {}
+            Look::Outside => return,
         }
         walk.watched.push(dir.to_owned());
         let Ok(children) = std::fs::read_dir(dir) else { return };
@@ -89,7 +111,23 @@ impl Selectors {
         }
     }
 
-    fn matches(&self, parts: &[String]) -> Option<String> {
+    /// The labels of an agent that no entry has found: of the one with just this name.
+    pub fn labels_of(&self, name: &str) -> Arc<BTreeMap<String, String>> {
+        let named = self.selectors.iter().find(|selector| selector.name == name);
+        named.map(|selector| Arc::clone(&selector.labels)).unwrap_or_default()
+    }
+
+    fn look(&self, parts: &[String]) -> Look {
+        if !parts.is_empty()
+            && let Some((name, labels)) = self.matches(parts)
+        {
+            return Look::Agent(Found { path: format!("/{}", parts.join("/")), name, labels });
+        }
+        let is_above = parts.len() < MAX_CGROUP_LEVEL as usize && self.may_match_below(parts);
+        if is_above { Look::Above } else { Look::Outside }
+    }
+
+    fn matches(&self, parts: &[String]) -> Option<(String, Arc<BTreeMap<String, String>>)> {
         let last = parts.last()?;
         let selector = self.selectors.iter().find(|selector| match &selector.rule {
             Rule::Path(globs) => {
@@ -98,7 +136,8 @@ impl Selectors {
             Rule::Unit(glob) => glob.is_match(last),
         })?;
         let unit = last.rsplit_once('.').map_or(last.as_str(), |(unit, _)| unit);
-        Some(selector.name.replace("{unit}", unit).replace("{cgroup}", last))
+        let name = selector.name.replace("{unit}", unit).replace("{cgroup}", last);
+        Some((name, Arc::clone(&selector.labels)))
     }
 
     fn may_match_below(&self, parts: &[String]) -> bool {
@@ -130,8 +169,14 @@ mod tests {
         for dir in dirs {
             std::fs::create_dir_all(root.path().join(dir)).unwrap();
         }
-        let mut found = Selectors::compile(&selectors).unwrap().walk(root.path()).found;
+        let selectors = Selectors::compile(&selectors).unwrap();
+        let mut found = selectors.walk(root.path()).found;
         found.sort_by(|a, b| a.path.cmp(&b.path));
+        for dir in dirs {
+            let known = selectors.agent_of(dir);
+            let walked = |found: &Found| format!("/{dir}/").starts_with(&format!("{}/", found.path));
+            assert_eq!(known.as_ref(), found.iter().find(|found| walked(found)), "{dir}");
+        }
         let found: Vec<(&str, &str)> = found.iter().map(|found| (&*found.path, &*found.name)).collect();
         assert_eq!(found, expect);
     }
@@ -167,5 +212,27 @@ mod tests {
             &["s/a/b", "s/c/b"],
             &[("/s/a", "a"), ("/s/c/b", "b")],
         );
+    }
+
+    #[test]
+    fn an_agent_has_the_labels_of_what_has_found_it() {
+        let yaml = "[{name: '{unit}', systemd: 'a-*.service', labels: {of: a}}, \
+                     {name: '{unit}', systemd: 'b-*.service', labels: {of: b}}, \
+                     {name: c, cgroup: '/c', labels: {of: c}}, {name: d, cgroup: '/d'}]";
+        let selectors: Vec<AgentSelector> = serde_saphyr::from_str(yaml).unwrap();
+        let selectors = Selectors::compile(&selectors).unwrap();
+        let root = tempfile::tempdir().unwrap();
+        for dir in ["s.slice/a-1.service", "s.slice/b-1.service", "c", "d"] {
+            std::fs::create_dir_all(root.path().join(dir)).unwrap();
+        }
+        let of = |labels: &BTreeMap<String, String>| labels.get("of").cloned().unwrap_or_default();
+        let mut found: Vec<_> = selectors.walk(root.path()).found;
+        found.sort_by(|a, b| a.name.cmp(&b.name));
+        let found: Vec<_> = found.iter().map(|found| (&*found.name, of(&found.labels))).collect();
+        let expect =
+            [("a-1", "a"), ("b-1", "b"), ("c", "c"), ("d", "")].map(|(name, of)| (name, of.to_owned()));
+        assert_eq!(found, expect);
+        let named = ["c", "d", "a-1", "{unit}x"].map(|name| of(&selectors.labels_of(name)));
+        assert_eq!(named, ["c", "", "", ""]);
     }
 }

@@ -1,10 +1,10 @@
-//! What must outlive the daemon: the numbers of agents and the stops in force. One JSON file, replaced whole, so
+//! What must outlive the daemon: the numbers of agents, the stops in force, and where agents were held. One JSON file, replaced whole, so
 //! that a crash leaves the old one or the new one.
 //!
 //! A file that cannot be read is a fault, not an empty state: to go on without the stops it held would release them.
 //! With a fault the daemon holds everybody, knows nobody by name and saves nothing, until a person has repaired it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -26,6 +26,8 @@ const FILE: &str = "state.json";
 const VERSION: u32 = 2;
 /// Where agents' numbers begin while those in the file are not known: none of them may be another agent's.
 const UNKNOWN_FROM: u32 = 1 << 31;
+/// How many cgroups are remembered: `interlock hold` makes all of them at boot.
+const CGROUPS: usize = 256;
 
 /// The durable state and where it lives.
 #[derive(Debug)]
@@ -52,6 +54,9 @@ struct Content {
     last_agent: u32,
     agents: BTreeMap<String, u32>,
     stops: Vec<SavedStop>,
+    /// Where agents were held, the oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    cgroups: Vec<String>,
 }
 
 /// A stop as files keep it.
@@ -151,6 +156,37 @@ impl State {
         content.last_agent = content.last_agent.max(used);
     }
 
+    /// The cgroups that are remembered, by path below the cgroup root.
+    pub fn cgroups(&self) -> Vec<String> {
+        self.content.lock().unwrap_or_else(PoisonError::into_inner).cgroups.clone()
+    }
+
+    /// Remembers where agents are held. Where that makes too many, the oldest are forgotten, those that `keep` asks
+    /// for last. Writes once if any is new, and not at all otherwise; what cannot be saved is saved with whatever is
+    /// next.
+    pub fn remember_cgroups(&self, seen: &[String], keep: impl Fn(&str) -> bool) {
+        let remember = |content: &mut Content| {
+            let cgroups = &mut content.cgroups;
+            let known: HashSet<String> = cgroups.iter().cloned().collect();
+            cgroups.extend(seen.iter().filter(|path| !known.contains(*path)).cloned());
+            let mut surplus = cgroups.len().saturating_sub(CGROUPS);
+            cgroups.retain(|path| {
+                let goes = surplus > 0 && known.contains(path) && !keep(path);
+                surplus -= usize::from(goes);
+                !goes
+            });
+            cgroups.drain(..surplus);
+        };
+        let known = self.cgroups();
+        if seen.iter().all(|path| known.contains(path)) {
+            return;
+        }
+        if let Err(error) = self.update(remember) {
+            warn!(error = format!("{error:#}"), "where agents are held is not saved yet");
+            remember(&mut self.content.lock().unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+
     /// A stop id that no stop has had. It becomes durable with the stop: an order must not wait for the disk before
     /// it takes force.
     pub fn next_stop_id(&self) -> String {
@@ -185,7 +221,14 @@ impl State {
 
 impl Content {
     fn new() -> Content {
-        Content { version: VERSION, last_stop: 0, last_agent: 0, agents: BTreeMap::new(), stops: Vec::new() }
+        Content {
+            version: VERSION,
+            last_stop: 0,
+            last_agent: 0,
+            agents: BTreeMap::new(),
+            stops: Vec::new(),
+            cgroups: Vec::new(),
+        }
     }
 }
 
@@ -267,7 +310,7 @@ fn lock(dir: &Path) -> Result<Flock<File>> {
 
 /// A daemon has the directory already.
 #[derive(Debug)]
-struct InUse(PathBuf);
+pub struct InUse(PathBuf);
 
 impl std::fmt::Display for InUse {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -278,7 +321,7 @@ impl std::fmt::Display for InUse {
 impl std::error::Error for InUse {}
 
 /// Replaces a file so that it is whole at every moment and durable on return.
-fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let new = path.with_extension("new");
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
     file.write_all(bytes)?;
@@ -352,6 +395,45 @@ mod tests {
         fs::write(dir.path().join(FILE), old.to_string()).unwrap();
         let stops = State::load(dir.path()).unwrap().stops().unwrap();
         assert!(stops[0].selector.matches_agent("coder-7") && stops[0].selector.is_whole_agents());
+    }
+
+    #[test]
+    fn cgroups_survive_and_those_that_are_known_cost_no_write() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join(FILE);
+        let before = json!({"version": 2, "last_stop": 0, "last_agent": 0, "agents": {}, "stops": []});
+        fs::write(&file, before.to_string()).unwrap();
+        let paths = ["/a/x".to_owned(), "/a/y".to_owned()];
+        let state = State::load(dir.path()).unwrap();
+        assert_eq!((state.fault(), state.cgroups().len()), (None, 0), "a file without cgroups is good");
+        state.remember_cgroups(&paths, |_| false);
+        drop(state);
+        let state = State::load(dir.path()).unwrap();
+        assert_eq!(state.cgroups(), paths);
+        fs::remove_file(&file).unwrap();
+        state.remember_cgroups(&paths[1..], |_| false);
+        assert!(!file.exists());
+    }
+
+    #[test]
+    fn too_many_cgroups_push_out_the_oldest_that_nobody_needs() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = State::load(dir.path()).unwrap();
+        let paths: Vec<String> = (0..CGROUPS + 3).map(|n| format!("/agents/{n}")).collect();
+        state.remember_cgroups(&paths[..CGROUPS], |_| false);
+        state.remember_cgroups(&paths[CGROUPS..CGROUPS + 2], |path| {
+            path == "/agents/0" || path == "/agents/2"
+        });
+        let known = state.cgroups();
+        assert_eq!(known.len(), CGROUPS);
+        assert_eq!((&*known[0], &*known[1], &*known[2]), ("/agents/0", "/agents/2", "/agents/4"));
+        state.remember_cgroups(&paths[CGROUPS + 2..], |_| true);
+        assert_eq!(
+            (&*state.cgroups()[0], state.cgroups().len()),
+            ("/agents/2", CGROUPS),
+            "bounded all the same"
+        );
+        assert_eq!(state.cgroups().last(), paths.last());
     }
 
     #[test]

@@ -237,6 +237,10 @@ fn agents_are_held_before_they_start_and_before_the_daemon_does() {
     let agent = |setting: &str| setting_of("agent-unit.conf", setting);
     assert_eq!(agent("Requires"), hold_name());
     assert_eq!(agent("After"), ["interlock-hold.service interlock.service"]);
+    let own = setting_of("agent-service.conf", "ExecCondition").concat();
+    // With privileges that the agent does not have, and so that the unit fails where it does.
+    assert!(own.starts_with("+/bin/sh -c '") && own.ends_with(" || exit 255'"), "{own}");
+    assert!(own.contains(&format!(" /usr/local/bin/interlock hold --own --config {CONFIG} ")), "{own}");
     for same in ["CapabilityBoundingSet", "ReadWritePaths", "StateDirectory", "StateDirectoryMode"] {
         assert_eq!(hold(same), unit(same), "{same}");
     }
@@ -265,6 +269,8 @@ fn systemd_itself_finds_no_fault_with_the_units() {
     }
     fs::write(folder.join(units[2]), "[Service]\nExecStart=/bin/true\n").unwrap();
     fs::write(folder.join("claude-a.service.d/interlock.conf"), read("systemd/agent-unit.conf")).unwrap();
+    fs::write(folder.join("claude-a.service.d/interlock-own.conf"), read("systemd/agent-service.conf"))
+        .unwrap();
     let files = units.map(|unit| folder.join(unit));
     let output = Command::new(program).args(["verify", "--man=no"]).args(files).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);

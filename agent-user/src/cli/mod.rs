@@ -55,6 +55,9 @@ enum Command {
     Hold {
         #[arg(long, default_value = CONFIG)]
         config: PathBuf,
+        /// Only see to it that the cgroup this runs in is held, which must be an agent's; also beside a daemon.
+        #[arg(long)]
+        own: bool,
     },
     /// Start a command as an agent, in a cgroup of its own that is held before the command begins.
     Exec {
@@ -180,7 +183,11 @@ impl Args {
                 let rules = config.rules.as_deref().map(reload::load).transpose().context(BadConfig)?;
                 app::run(&config, rules)?;
             }
-            Command::Hold { config } => {
+            Command::Hold { config, own: true } => {
+                let agent = hold::own(&Config::load(config).context(BadConfig)?)?;
+                self.print(&json!({"agent": agent}), |_| format!("held as agent {agent}"));
+            }
+            Command::Hold { config, own: false } => {
                 let held = hold::run(&Config::load(config).context(BadConfig)?)?;
                 self.print(&json!({"cgroups": held}), |_| format!("{held} cgroups held; start the daemon"));
             }

@@ -1,0 +1,312 @@
+//! What servers have said of their tools in lists that agents asked for. It is the server's word, and kept for the agent
+//! that it was given to alone: another one may talk to a server of its own under the same name.
+//!
+//! In memory only: after a restart a tool is not known until it is listed again.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use serde_json::value::RawValue;
+use sha2::{Digest, Sha256};
+
+use crate::decide::subject::Annotations;
+use crate::decode::find;
+
+/// Tools and lists that are kept of one agent.
+const PER_AGENT: usize = 8_192;
+/// Tools and lists that are kept of all.
+const MOST: usize = 65_536;
+/// Longest name that is kept: of longer ones nothing is known.
+const MAX_NAME: usize = 256;
+
+/// The tools of all servers. The lock is held for moments, by lists and by calls whose rules ask for hints.
+#[derive(Debug, Default)]
+pub struct Catalogue {
+    known: Mutex<Known>,
+}
+
+/// Who has asked whom.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'a> {
+    /// Number of the agent.
+    pub agent: u32,
+    /// The server as the agent names it: host, or `host:port`.
+    pub server: &'a str,
+    /// Where the connection really goes.
+    pub address: SocketAddr,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    agents: HashMap<u32, OfAgent>,
+    /// Counts uses.
+    clock: u64,
+}
+
+#[derive(Debug, Default)]
+struct OfAgent {
+    /// By digest of the server's name and address, which may be of any length.
+    lists: HashMap<[u8; 32], List>,
+    /// Tools and lists.
+    size: usize,
+}
+
+#[derive(Debug, Default)]
+struct List {
+    tools: HashMap<Box<str>, Annotations>,
+    /// When it was used last, in uses.
+    used: u64,
+}
+
+impl Catalogue {
+    /// Learns what the result of a `tools/list` says; `tools` is the JSON text of its member of that name, which the
+    /// decoder has found valid. A tool is what it was called last; those of other pages stay.
+    pub fn learn(&self, place: Place<'_>, tools: &str) {
+        let tools = read(tools);
+        self.known().learn(place, tools);
+    }
+
+    /// What the server has said of a tool.
+    pub fn annotations(&self, place: Place<'_>, tool: &str) -> Annotations {
+        let mut known = self.known();
+        known.clock += 1;
+        let used = known.clock;
+        let list = known.agents.get_mut(&place.agent).and_then(|agent| agent.lists.get_mut(&place.digest()));
+        let annotations = list.and_then(|list| {
+            list.used = used;
+            list.tools.get(tool).copied()
+        });
+        annotations.unwrap_or_default()
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Place<'_> {
+    fn digest(&self) -> [u8; 32] {
+        let mut hash = Sha256::new();
+        hash.update(format!("{} {}\0", self.address.ip().to_canonical(), self.address.port()));
+        hash.update(self.server.to_ascii_lowercase());
+        hash.finalize().into()
+    }
+}
+
+impl Known {
+    fn learn(&mut self, place: Place<'_>, tools: HashMap<Box<str>, Annotations>) {
+        self.clock += 1;
+        let used = self.clock;
+        let agent = self.agents.entry(place.agent).or_default();
+        let digest = place.digest();
+        let list = agent.lists.entry(digest).or_insert_with(|| {
+            agent.size += 1;
+            List::default()
+        });
+        list.used = used;
+        for (name, annotations) in tools {
+            // The list itself takes one place: what is behind is as unknown as if it was not listed.
+            if list.tools.len() + 1 >= PER_AGENT && !list.tools.contains_key(&name) {
+                continue;
+            }
+            agent.size += usize::from(list.tools.insert(name, annotations).is_none());
+        }
+        while agent.size > PER_AGENT {
+            agent.forget_oldest();
+        }
+        while self.agents.values().map(|agent| agent.size).sum::<usize>() > MOST {
+            // Whoever has the most makes room, so that nobody loses what is known by what another one asks for.
+            let Some(largest) = self.agents.values_mut().max_by_key(|agent| agent.size) else { break };
+            largest.forget_oldest();
+        }
+    }
+}
+
+impl OfAgent {
+    fn forget_oldest(&mut self) {
+        let oldest = self.lists.iter().min_by_key(|(_, list)| list.used).map(|(digest, _)| *digest);
+        match oldest.and_then(|digest| self.lists.remove(&digest)) {
+            Some(list) => self.size = self.size.saturating_sub(list.tools.len() + 1),
+            None => self.size = 0,
+        }
+    }
+}
+
+/// The tools of a list.
+fn read(tools: &str) -> HashMap<Box<str>, Annotations> {
+    let mut list: HashMap<Box<str>, Annotations> = HashMap::new();
+    // What is no array of values has no tools.
+    for tool in serde_json::from_str::<Vec<&RawValue>>(tools).unwrap_or_default() {
+        let name = find::member(tool.get(), "name").ok().flatten().and_then(find::text);
+        let Some(name) = name.filter(|name| name.len() <= MAX_NAME) else { continue };
+        let annotations = annotations(tool.get());
+        list.entry((*name).into())
+            .and_modify(|known| {
+                // Readers would differ on which is meant: it is the one that may do more.
+                known.read_only &= annotations.read_only;
+                known.destructive |= annotations.destructive;
+                known.idempotent &= annotations.idempotent;
+                known.open_world |= annotations.open_world;
+            })
+            .or_insert(annotations);
+    }
+    list
+}
+
+/// The hints of a tool. One that is no boolean, or is there twice, is as if it was not there.
+fn annotations(tool: &str) -> Annotations {
+    let hints = find::member(tool, "annotations").ok().flatten().unwrap_or_default();
+    let hint = |name| match find::member(hints, name) {
+        Ok(Some("true")) => Some(true),
+        Ok(Some("false")) => Some(false),
+        _ => None,
+    };
+    let default = Annotations::default();
+    let read_only = hint("readOnlyHint").unwrap_or(default.read_only);
+    Annotations {
+        known: true,
+        read_only,
+        // Its default is for tools that are not read-only; for others it means nothing.
+        destructive: hint("destructiveHint").unwrap_or(default.destructive && !read_only),
+        idempotent: hint("idempotentHint").unwrap_or(default.idempotent),
+        open_world: hint("openWorldHint").unwrap_or(default.open_world),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(agent: u32, server: &str) -> Place<'_> {
+        Place { agent, server, address: "10.0.0.1:80".parse().unwrap() }
+    }
+
+    /// Hints as letters: read-only, destructive, idempotent, open world; `-` for what is not known.
+    fn hints(annotations: Annotations) -> String {
+        let Annotations { known, read_only, destructive, idempotent, open_world } = annotations;
+        let letters =
+            [(read_only, 'r'), (destructive, 'd'), (idempotent, 'i'), (open_world, 'o'), (!known, '-')];
+        letters.into_iter().filter_map(|(set, letter)| set.then_some(letter)).collect()
+    }
+
+    #[track_caller]
+    fn check(tools: &str, expect: &str) {
+        let catalogue = Catalogue::default();
+        catalogue.learn(place(1, "s"), tools);
+        assert_eq!(hints(catalogue.annotations(place(1, "s"), "t")), expect, "{tools}");
+    }
+
+    #[test]
+    fn what_is_not_said_has_the_defaults_of_the_specification() {
+        let with =
+            |annotations: &str| format!(r#"[{{"name":"a"}},{{"name":"t","annotations":{annotations}}}]"#);
+        check(r#"[{"name":"t"}]"#, "do");
+        check(&with("{}"), "do");
+        check(&with(r#"{"readOnlyHint":true}"#), "ro");
+        check(&with(r#"{"readOnlyHint":true,"destructiveHint":true}"#), "rdo");
+        check(&with(r#"{"readOnlyHint":false,"destructiveHint":false}"#), "o");
+        check(&with(r#"{"idempotentHint":true,"openWorldHint":false}"#), "di");
+        // Nothing that is a hint.
+        for other in ["null", "7", "[true]", "\"readOnlyHint\"", r#"{"readonlyhint":true}"#] {
+            check(&with(other), "do");
+        }
+        for value in ["\"true\"", "1", "null", "{}", "[true]"] {
+            check(&with(&format!(r#"{{"readOnlyHint":{value},"openWorldHint":{value}}}"#)), "do");
+        }
+    }
+
+    #[test]
+    fn of_what_could_be_read_in_two_ways_the_less_harmless_one_is_meant() {
+        let good = r#""annotations":{"readOnlyHint":true,"destructiveHint":false,"idempotentHint":true,"openWorldHint":false}"#;
+        check(&format!(r#"[{{"name":"t",{good}}}]"#), "ri");
+        check(&format!(r#"[{{"name":"t",{good}}},{{"name":"t"}}]"#), "do");
+        check(&format!(r#"[{{"name":"t"}},{{"name":"\u0074",{good}}}]"#), "do");
+        check(&format!(r#"[{{"name":"t",{good},"annotations":{{}}}}]"#), "do");
+        check(r#"[{"name":"t","annotations":{"readOnlyHint":true,"readOnlyHint":true}}]"#, "do");
+        check(r#"[{"name":"t","annotations":{"readOnlyHint":true,"ReadOnlyHint":false}}]"#, "do");
+        check(&format!(r#"[{{"name":"t","name":"u",{good}}}]"#), "do-");
+    }
+
+    #[test]
+    fn what_is_no_list_teaches_nothing() {
+        for tools in
+            ["", "{}", "null", "[", r#"["t"]"#, r#"[{"Name":"t"}]"#, r#"[{"name":["t"]}]"#, "[{}]", "[[]]"]
+        {
+            check(tools, "do-");
+        }
+    }
+
+    #[test]
+    fn agents_servers_and_addresses_are_kept_apart() {
+        let catalogue = Catalogue::default();
+        let here = place(1, "bank.test");
+        catalogue.learn(here, r#"[{"name":"t","annotations":{"readOnlyHint":true}}]"#);
+        let known = |place| catalogue.annotations(place, "t").known;
+        assert!(known(here) && known(place(1, "BANK.test")));
+        let mapped = "[::ffff:10.0.0.1]:80".parse().unwrap();
+        assert!(known(Place { address: mapped, ..here }));
+        let elsewhere = "10.0.0.2:80".parse().unwrap();
+        assert!(!known(place(2, "bank.test")) && !known(place(1, "shop.test")));
+        assert!(!known(Place { address: elsewhere, ..here }));
+        assert!(!catalogue.annotations(here, "T").known);
+    }
+
+    #[test]
+    fn the_last_list_counts_and_pages_add_up() {
+        let catalogue = Catalogue::default();
+        let of = |tool| hints(catalogue.annotations(place(1, "s"), tool));
+        catalogue.learn(place(1, "s"), r#"[{"name":"t"},{"name":"u"}]"#);
+        catalogue.learn(place(1, "s"), r#"[{"name":"t","annotations":{"readOnlyHint":true}},{"name":"v"}]"#);
+        assert_eq!([of("t"), of("u"), of("v")], ["ro", "do", "do"]);
+    }
+
+    fn many(from: usize, tools: usize) -> String {
+        let tools: Vec<String> = (from..from + tools).map(|n| format!(r#"{{"name":"t{n}"}}"#)).collect();
+        format!("[{}]", tools.join(","))
+    }
+
+    fn sizes(catalogue: &Catalogue) -> (usize, usize) {
+        let known = catalogue.known();
+        let exact = |agent: &OfAgent| agent.lists.values().map(|list| list.tools.len() + 1).sum::<usize>();
+        assert!(known.agents.values().all(|agent| agent.size == exact(agent)));
+        let sizes = known.agents.values().map(|agent| agent.size);
+        (sizes.clone().max().unwrap_or(0), sizes.sum())
+    }
+
+    #[test]
+    fn the_list_that_was_used_longest_ago_makes_room() {
+        let catalogue = Catalogue::default();
+        let servers: Vec<String> = (0..5).map(|n| format!("s{n}")).collect();
+        for server in &servers[..4] {
+            catalogue.learn(place(1, server), &many(0, 2_000));
+        }
+        assert!(catalogue.annotations(place(1, "s0"), "t0").known);
+        catalogue.learn(place(1, "s4"), &many(0, 2_000));
+        let known = servers.iter().map(|server| catalogue.annotations(place(1, server), "t1999").known);
+        assert_eq!(known.collect::<Vec<_>>(), [true, false, true, true, true]);
+        catalogue.learn(place(1, "s5"), &many(0, PER_AGENT + 9));
+        catalogue.learn(place(1, "s5"), &many(PER_AGENT + 9, 9));
+        assert_eq!(sizes(&catalogue), (PER_AGENT, PER_AGENT));
+        assert!(!catalogue.annotations(place(1, "s0"), "t0").known);
+        let name = "n".repeat(MAX_NAME + 1);
+        catalogue.learn(place(1, "s6"), &format!(r#"[{{"name":"{name}"}}]"#));
+        assert!(!catalogue.annotations(place(1, "s6"), &name).known);
+    }
+
+    #[test]
+    fn no_agent_takes_the_room_of_another() {
+        let catalogue = Catalogue::default();
+        catalogue.learn(place(0, "s"), &many(0, 100));
+        for agent in 1..10 {
+            for server in 0..9 {
+                catalogue.learn(place(agent, &server.to_string()), &many(0, 1_000));
+            }
+            // Lists without tools take room, too.
+            catalogue.learn(place(agent, "empty"), "[]");
+        }
+        let (most, all) = sizes(&catalogue);
+        assert!(most <= PER_AGENT && all <= MOST && all > MOST - 2_000, "{most} {all}");
+        assert!(catalogue.annotations(place(0, "s"), "t99").known);
+    }
+}
