@@ -24,21 +24,21 @@ impl Relay<'_> {
         loop {
             let taken = self.take();
             let decided = self.decide(head.status).await;
+            if decided.is_ok() && self.stream.is_done() {
+                break;
+            }
             self.flush().await?;
             taken.map_err(End::Malformed)?;
             if decided.is_err() {
                 return Err(self.refuse_rest().await);
             }
-            let ended = self.stream.is_done()
-                || match self.more(self.stream.undecided().min(MOST_AHEAD)).await {
-                    Err(End::ServerClosed) if head.framing == Framing::UntilClose => true,
-                    result => {
-                        result?;
-                        false
-                    }
-                };
-            if ended {
-                break;
+            let undecided = self.stream.undecided();
+            if undecided == 0 {
+                self.server.rest();
+            }
+            match self.more(undecided.min(MOST_AHEAD)).await {
+                Err(End::ServerClosed) if head.framing == Framing::UntilClose => break,
+                result => result?,
             }
         }
         // Half an event is none for a client of MCP, and nobody has decided it.
@@ -79,7 +79,6 @@ impl Relay<'_> {
     fn take(&mut self) -> Result<(), Malformed> {
         let taken = self.stream.take(&self.server.buffer)?;
         self.server.buffer.advance(taken);
-        self.server.rest();
         Ok(())
     }
 
