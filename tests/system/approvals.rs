@@ -614,7 +614,7 @@ fn whatever_a_server_answers_goes_on_in_the_stream_that_approval_began() {
     let result = json!({"jsonrpc": "2.0", "id": 7, "result": {"content": []}});
     let text = format!("{result:#}");
     let (_, messages) = told_and_answered(http::response("application/json", &[], text.as_bytes()));
-    assert_eq!(messages, [result.clone()]);
+    assert_eq!(messages, std::slice::from_ref(&result));
 
     let events = format!("id: 1\ndata:\n\n: hi\n\nevent: message\ndata: {result}\n\n");
     let answer = [http::sse_head(), http::chunk(events.as_bytes()), http::chunk(b"")].concat();
