@@ -23,10 +23,7 @@ async def main():
                 return [tool.name for tool in (await session.list_tools()).tools]
 
             async def call_tool(tool, arguments):
-                async def progressed(*_):
-                    pass
-
-                result = await session.call_tool(tool, arguments, progress_callback=progressed)
+                result = await session.call_tool(tool, arguments, progress_callback=peer.progressed)
                 return result.isError, peer.text_of(result)
 
             connected = {"connected": True, "revision": started.protocolVersion}

@@ -23,10 +23,7 @@ async def main():
             return [tool.name for tool in (await client.list_tools()).tools]
 
         async def call_tool(tool, arguments):
-            async def progressed(*_):
-                pass
-
-            result = await client.call_tool(tool, arguments, progress_callback=progressed)
+            result = await client.call_tool(tool, arguments, progress_callback=peer.progressed)
             return result.is_error, peer.text_of(result)
 
         connected = {"connected": True, "revision": client.protocol_version}

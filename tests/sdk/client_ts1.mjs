@@ -4,7 +4,7 @@ import { Client } from '@modelcontextprotocol/sdk/client/index.js';
 import { StreamableHTTPClientTransport } from '@modelcontextprotocol/sdk/client/streamableHttp.js';
 import { ElicitRequestSchema } from '@modelcontextprotocol/sdk/types.js';
 
-import { accept, clientArgs, runClient } from './peer.mjs';
+import { accept, clientArgs, onprogress, runClient } from './peer.mjs';
 
 const args = clientArgs(['legacy']);
 
@@ -13,7 +13,6 @@ await runClient(args, async () => {
   client.setRequestHandler(ElicitRequestSchema, accept);
   const transport = new StreamableHTTPClientTransport(new URL(args.url));
   await client.connect(transport);
-  const onprogress = () => {};
   return {
     revision: transport.protocolVersion,
     list: async signal => (await client.listTools(undefined, { signal })).tools.map(tool => tool.name),

@@ -3,7 +3,7 @@
 
 import { Client, StreamableHTTPClientTransport } from '@modelcontextprotocol/client';
 
-import { accept, clientArgs, runClient } from './peer.mjs';
+import { accept, clientArgs, onprogress, runClient } from './peer.mjs';
 
 const args = clientArgs(['auto', 'legacy', 'pin']);
 const negotiation = {
@@ -18,7 +18,6 @@ await runClient(args, async () => {
   client.setRequestHandler('elicitation/create', accept);
   const transport = new StreamableHTTPClientTransport(new URL(args.url));
   await client.connect(transport);
-  const onprogress = () => {};
   return {
     revision: client.getNegotiatedProtocolVersion(),
     list: async signal => (await client.listTools(undefined, { signal })).tools.map(tool => tool.name),

@@ -82,6 +82,10 @@ export function clientArgs(modes) {
 
 export const accept = async () => ({ action: 'accept', content: { ok: true } });
 
+// What servers say of their progress.
+const told = [];
+export const onprogress = ({ message }) => message && told.push(message);
+
 export function textOf(result) {
   return (result.content ?? []).filter(block => block.type === 'text').map(block => block.text).join('');
 }
@@ -130,7 +134,7 @@ async function runStep(head, op, step, timeout, session) {
   } catch (error) {
     Object.assign(outcome, { ok: false, is_error: true, error: errorOf(error, signal.aborted) });
   }
-  say({ ...head, ...outcome, ms: Math.round(performance.now() - started) });
+  say({ ...head, ...outcome, told, ms: Math.round(performance.now() - started) });
 }
 
 // Connects, runs the steps and prints one line for each; leaves no way to hang.

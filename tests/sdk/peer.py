@@ -111,6 +111,14 @@ def error_of(exception):
     return {"type": kind, "code": getattr(error, "code", None), "message": message}
 
 
+told = []
+
+
+async def progressed(_progress, _total=None, message=None):
+    """What a server says of its progress, for whoever wants to know that it is not lost."""
+    told.append(message)
+
+
 async def run_script(args, connected, list_tools, call_tool):
     """Runs the steps; prints one line for each, and leaves no way to hang."""
     say(**connected)
@@ -149,7 +157,7 @@ async def run_step(head, op, step, seconds, list_tools, call_tool):
         outcome.update(ok=False, is_error=True, error=error)
     except Exception as exception:
         outcome.update(ok=False, is_error=True, error=error_of(exception))
-    say(**head, **outcome, ms=round((time.monotonic() - started) * 1000, 3))
+    say(**head, **outcome, told=[message for message in told if message], ms=round((time.monotonic() - started) * 1000, 3))
 
 
 def text_of(result):

@@ -34,7 +34,7 @@ const PER_AGENT: usize = 100;
 const REMEMBERED: usize = 1000;
 
 /// What may become of a request that needs an approval, as metric label values.
-pub const OUTCOMES: [&str; 5] = ["approved", "refused", "timed_out", "withdrawn", "full"];
+pub const OUTCOMES: [&str; 5] = ["approved", "refused", "timed_out", "withdrawn", "not_asked"];
 
 /// The requests that wait.
 #[derive(Debug)]
@@ -79,10 +79,6 @@ pub enum Outcome {
     Withdrawn(&'static str),
 }
 
-/// There is no room for one more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Full;
-
 /// A request that waits. Dropping it withdraws it.
 #[derive(Debug)]
 pub struct Parked {
@@ -101,14 +97,14 @@ impl Approvals {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Parks what a connection is about to send, for as long as `within`.
+    /// Parks what a connection is about to send, for as long as `within`. An error says in words why nobody can be asked.
     pub fn park(
         self: &Arc<Self>,
         conn: &Conn,
         scene: &Scene,
         calls: Vec<Asked>,
         within: Duration,
-    ) -> Result<Parked, Full> {
+    ) -> Result<Parked, &'static str> {
         let identity = &conn.identity;
         let since = Timestamp::now();
         let until = SignedDuration::try_from(within).ok().and_then(|within| since.checked_add(within).ok());
@@ -128,22 +124,29 @@ impl Approvals {
             calls,
         });
         let (answer, receiver) = oneshot::channel();
-        let agent = identity.agent.number;
-        {
-            let mut waiting = self.waiting();
-            let of_agent = waiting.open.iter().filter(|pending| pending.agent == agent).count();
-            if waiting.closed || waiting.open.len() >= MOST || of_agent >= PER_AGENT {
-                drop(waiting);
-                self.metrics.approval("full");
-                return Err(Full);
-            }
-            waiting.open.push(Pending { question: Arc::clone(&question), agent, answer });
-            self.count(&waiting);
-        }
+        let pending = Pending { question: Arc::clone(&question), agent: identity.agent.number, answer };
+        self.add(pending).inspect_err(|_| self.metrics.approval("not_asked"))?;
         info!(approval = &*question.approval, agent = &*question.agent, "a person is asked");
         self.log.record(&Entry::Approval(Approval::new("asked", &question)));
         let deadline = Instant::now() + within;
         Ok(Parked { approvals: Arc::clone(self), question, answer: receiver, deadline })
+    }
+
+    fn add(&self, pending: Pending) -> Result<(), &'static str> {
+        if pending.question.calls.iter().any(Asked::is_unreadable) {
+            return Err("a name or an id in it is too long for a person to read");
+        }
+        let mut waiting = self.waiting();
+        let of_agent = waiting.open.iter().filter(|other| other.agent == pending.agent).count();
+        if waiting.closed {
+            return Err("the daemon ends");
+        }
+        if waiting.open.len() >= MOST || of_agent >= PER_AGENT {
+            return Err("too many calls wait for an approval");
+        }
+        waiting.open.push(pending);
+        self.count(&waiting);
+        Ok(())
     }
 
     /// Carries out what a person has decided. It is on disk before anything leaves; what then becomes of the request is up
@@ -322,11 +325,11 @@ mod tests {
             Lab { approvals, records, writer: Some(writer), _dir: dir }
         }
 
-        fn park(&self, conn: &Conn) -> Result<Parked, Full> {
+        fn park(&self, conn: &Conn) -> Result<Parked, &'static str> {
             self.park_for(conn, WITHIN)
         }
 
-        fn park_for(&self, conn: &Conn, within: Duration) -> Result<Parked, Full> {
+        fn park_for(&self, conn: &Conn, within: Duration) -> Result<Parked, &'static str> {
             let asked = Asked { rpc_id: Some("7".into()), method: "tools/call".into(), ..Asked::default() };
             self.approvals.park(conn, &Scene::default(), vec![asked], within)
         }
@@ -409,7 +412,7 @@ mod tests {
         let mut parked = lab.park(&conn).unwrap();
         lab.approvals.close();
         assert!(matches!(parked.outcome().await, Outcome::Withdrawn("drain")));
-        assert_eq!(lab.park(&conn).unwrap_err(), Full, "the daemon ends");
+        assert_eq!(lab.park(&conn).unwrap_err(), "the daemon ends");
         let asked = ("asked", "");
         let withdrawn = |cause| ("withdrawn", cause);
         let [stop, drain] = ["operator_stop", "drain"].map(withdrawn);

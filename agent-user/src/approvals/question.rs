@@ -10,6 +10,8 @@ use crate::session::Session;
 
 /// Bytes of what a request asks for that a person is shown; all of it is in the digest.
 const SHOWN: usize = 64 * 1024;
+/// Longest name or id that a person can be asked to read.
+const MAX_NAME: usize = 4096;
 
 /// What a person is asked.
 #[derive(Debug, Serialize)]
@@ -77,6 +79,14 @@ pub struct Text {
     pub is_cut: bool,
 }
 
+impl Asked {
+    /// Nobody can be asked to read all of its names.
+    pub(super) fn is_unreadable(&self) -> bool {
+        let texts = [Some(&self.method), self.tool.as_ref(), self.rpc_id.as_ref()];
+        texts.into_iter().flatten().any(|text| text.len() > MAX_NAME)
+    }
+}
+
 impl Text {
     /// As much of a JSON text as `room` leaves, which becomes less by that.
     pub fn cut(of: &'static str, json: &str, room: &mut usize) -> Text {
@@ -100,5 +110,12 @@ mod tests {
         assert_eq!((&*text.json, text.bytes, text.is_cut, room), ("ää", 8, true, 1));
         let text = Text::cut("arguments", "1", &mut room);
         assert_eq!((&*text.json, text.is_cut, room), ("1", false, 0));
+    }
+
+    #[test]
+    fn nobody_is_asked_to_read_a_book() {
+        let named = |length: usize| Asked { tool: Some("x".repeat(length).into()), ..Asked::default() };
+        assert!(!Asked::default().is_unreadable() && !named(MAX_NAME).is_unreadable());
+        assert!(named(MAX_NAME + 1).is_unreadable());
     }
 }

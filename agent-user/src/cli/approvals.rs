@@ -98,7 +98,11 @@ fn question_text(question: &Value) -> String {
         }
         let asks = &call["asks"];
         if asks.is_object() {
-            let rest = if asks["is_cut"] == true { " … and more" } else { "" };
+            let rest = if asks["is_cut"] == true {
+                format!(" … ({} bytes in all)", asks["bytes"])
+            } else {
+                String::new()
+            };
             shown += &format!("    {} {}{rest}\n", text(&asks["of"]), text(&asks["json"]));
         }
         if !call["arguments_digest"].is_null() {
@@ -131,7 +135,8 @@ mod tests {
         });
         let question = json!({"approval": "apr-1", "agent": "coder", "server": "bank", "calls": [call]});
         let shown = question_text(&question);
-        for part in ["apr-1", "tools/call pay", "rule money: it is much", r#"{"to":"\u{1b}[2Jx"} … and more"#]
+        for part in
+            ["apr-1", "tools/call pay", "rule money: it is much", r#"{"to":"\u{1b}[2Jx"} … (9 bytes in all)"#]
         {
             assert!(shown.contains(part), "{shown}");
         }

@@ -173,7 +173,12 @@ impl Connection {
     ) -> Result<Answered, End> {
         self.conn.end();
         let keep = head.keep_alive && len.is_some();
-        self.agent.writer.send(&refuse::http(refused, batch, !keep)).await.map_err(End::agent)?;
+        let answer = match self.begun {
+            // It was told that it has to wait.
+            Begun::Stream => self.stream.ending_with(refused),
+            _ => refuse::http(refused, batch, !keep),
+        };
+        self.agent.writer.send(&answer).await.map_err(End::agent)?;
         self.agent.reader.buffer.advance(len.unwrap_or(0));
         if keep { Ok(Answered::KeepAlive) } else { Err(End::Refused) }
     }
@@ -217,6 +222,7 @@ impl Connection {
             keep_alive: head.keep_alive,
             chunked: head.version == Version::Http11,
             may_tunnel: head.upgrade || head.method == Method::Connect,
+            opened: self.begun == Begun::Stream,
         };
         self.conn.set_phase(if has_calls { Phase::Sending } else { Phase::Open });
         let relay = Relay {

@@ -2,18 +2,26 @@
 //! the moment in which somebody has decided.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use crate::approvals::{Outcome, Parked};
+use tokio::time::sleep;
+
+use crate::approvals::{self, Outcome, Parked};
 use crate::decide::stop::Stop;
 use crate::decide::{Refusal, Verdict};
 use crate::decode::RequestHead;
+use crate::forward::answer::Begun;
+use crate::forward::reframe::Stream;
+use crate::forward::refuse;
 use crate::forward::request::Content;
-use crate::forward::side::Reader;
+use crate::forward::side::{Reader, Writer};
 use crate::judge::{Asking, Consent, Judged, Question, judge};
 use crate::record::entry::{Decision, Entry};
 
 use super::Connection;
+
+/// How often an agent is told that its call waits.
+const TELL_EVERY: Duration = Duration::from_secs(3);
 
 impl Connection {
     /// Judges a request that was read whole, and asks a person as often as rules want it.
@@ -35,12 +43,21 @@ impl Connection {
         // Servers close what is idle long before a person has decided.
         self.leave_server();
         let (scene, calls) = (self.conn.scene(), std::mem::take(&mut question.calls));
-        let Ok(parked) = self.parts.approvals.park(&self.conn, &scene, calls, question.within) else {
-            return consent.is_not_asked(question);
+        let parked = match self.parts.approvals.park(&self.conn, &scene, calls, question.within) {
+            Ok(parked) => parked,
+            Err(why) => return consent.is_not_asked(question, why),
         };
         // Where a stop, and the end of the connection, find it.
         let parked = self.parked.insert(parked);
-        let outcome = wait(parked, &self.agent.reader).await;
+        let telling = Telling {
+            agent: &mut self.agent.writer,
+            stream: &mut self.stream,
+            begun: &mut self.begun,
+            limit: self.parts.limits.event,
+        };
+        let token = question.progress_token.take();
+        let message = words(&parked.question);
+        let outcome = wait(parked, &self.agent.reader, telling.tell(token, &message)).await;
         consent.is_answered(question, parked, outcome);
         self.parked = None;
     }
@@ -76,8 +93,8 @@ impl Connection {
     }
 }
 
-/// Waits for the outcome, or for the agent to leave.
-async fn wait(parked: &mut Parked, agent: &Reader) -> Outcome {
+/// Waits for the outcome, or for the agent to leave, which `told` sees, too.
+async fn wait(parked: &mut Parked, agent: &Reader, told: impl Future<Output = ()>) -> Outcome {
     let left = async {
         if agent.hangup().await.is_err() {
             // Its time bounds the wait.
@@ -88,7 +105,47 @@ async fn wait(parked: &mut Parked, agent: &Reader) -> Outcome {
         biased;
         outcome = parked.outcome() => return outcome,
         () = left => {}
+        () = told => {}
     }
     parked.withdraw("agent_closed", None);
     parked.outcome().await
+}
+
+/// Tells an agent that its call waits, in a stream in which the answer will follow.
+struct Telling<'a> {
+    agent: &'a mut Writer,
+    stream: &'a mut Stream,
+    begun: &'a mut Begun,
+    limit: usize,
+}
+
+impl Telling<'_> {
+    /// Goes on as long as the agent takes it; for ever where it wants to hear nothing. Cancelling loses nothing: the stream
+    /// knows how much of it has left.
+    async fn tell(self, token: Option<Box<str>>, message: &str) {
+        let Some(token) = token else { return std::future::pending().await };
+        if *self.begun == Begun::Nothing {
+            *self.stream = Stream::open(self.limit);
+            self.stream.send(refuse::STREAM);
+            *self.begun = Begun::Stream;
+        }
+        loop {
+            let progress = refuse::progress(&token, self.stream.next_progress(), message);
+            self.stream.send(&refuse::chunk(&refuse::event(progress.as_bytes())));
+            let (bytes, left) = self.stream.leaving();
+            if self.agent.send_rest(bytes, left).await.is_err() {
+                return;
+            }
+            self.stream.sent();
+            sleep(TELL_EVERY).await;
+        }
+    }
+}
+
+/// What a call waits for.
+fn words(question: &approvals::Question) -> String {
+    let mut rules: Vec<&str> =
+        question.calls.iter().flat_map(|call| &call.rules).map(|asked| &*asked.rule).collect();
+    rules.dedup();
+    format!("waiting for approval {} (rule {})", question.approval, rules.join(", "))
 }

@@ -78,7 +78,8 @@ impl Connection {
                     scene,
                     calls,
                     server,
-                    begun: self.begun,
+                    // What the agent was told before is none of the server's answer.
+                    begun: if self.stream.is_waiting() { Begun::Nothing } else { self.begun },
                     stream: std::mem::take(&mut self.stream),
                     request: std::mem::take(&mut self.request),
                 };

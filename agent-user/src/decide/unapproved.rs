@@ -26,8 +26,8 @@ pub enum Why {
     TimedOut { after: Duration },
     /// Nobody waits for it any more; the label says who ended it.
     Withdrawn(&'static str),
-    /// Too many calls wait already.
-    Full,
+    /// Nobody was asked, in words.
+    NotAsked(&'static str),
 }
 
 impl Unapproved {
@@ -42,7 +42,7 @@ impl Unapproved {
             Why::Refused { .. } => "approval_refused",
             Why::TimedOut { .. } => "approval_timed_out",
             Why::Withdrawn(_) => "approval_withdrawn",
-            Why::Full => "approvals_full",
+            Why::NotAsked(_) => "approval_not_asked",
         }
     }
 
@@ -59,7 +59,7 @@ impl Unapproved {
                 format!("{rule}: nobody has decided on its approval {approval} within {after:#}")
             }
             Why::Withdrawn(cause) => format!("{rule}: its approval {approval} was withdrawn: {cause}"),
-            Why::Full => format!("{rule}: too many calls wait for an approval, so nobody was asked"),
+            Why::NotAsked(why) => format!("{rule}: nobody was asked, because {why}"),
         }
     }
 }

@@ -20,7 +20,7 @@ use crate::decode::{
 use crate::forward::End;
 use crate::forward::reframe::Stream;
 use crate::forward::refuse::{self, Refused};
-use crate::forward::request::{Held, Hold};
+use crate::forward::request::{Content, Held, Hold};
 use crate::forward::side::{Reader, Writer};
 use crate::judge::{Answer, Answering, Target};
 use crate::kernel::netns::Netns;
@@ -71,6 +71,8 @@ pub struct Asked {
     pub chunked: bool,
     /// It asked for a protocol other than HTTP, or for a tunnel.
     pub may_tunnel: bool,
+    /// The agent has the beginning of a stream already, in which the answer goes on.
+    pub opened: bool,
 }
 
 /// How an answer ended.
@@ -111,7 +113,7 @@ impl Relay<'_> {
     /// Relays one answer from head to end. Where nothing of a broken one has left yet, the agent is told.
     pub async fn run(mut self) -> Result<Answered, End> {
         match self.relay().await {
-            Err(End::Malformed(fault)) if *self.begun == Begun::Nothing => {
+            Err(End::Malformed(fault)) if *self.begun == Begun::Nothing || self.stream.is_waiting() => {
                 Err(self.refuse(&Refusal::Guard(Guard::Undecodable(fault.label())), None).await)
             }
             result => result,
@@ -125,6 +127,7 @@ impl Relay<'_> {
         }
         let is_empty = matches!(head.framing, Framing::Empty | Framing::Length(0));
         match head.media {
+            _ if self.asked.opened => self.go_on(&head).await?,
             _ if is_empty => self.pass(&head).await?,
             Media::EventStream if head.coding == Coding::Identity => self.stream(&head).await?,
             _ if !self.asked.has_calls => self.pass(&head).await?,
@@ -164,8 +167,8 @@ impl Relay<'_> {
             match parse_response(&self.server.buffer, limit, self.asked.method).map_err(End::Malformed)? {
                 None => self.more(0).await?,
                 Some(head) if head.status < 200 && !head.tunnel => {
-                    // The agent has had its 100 from us.
-                    if head.status == 100 && self.asked.continued {
+                    // The agent has had its 100 from us, or a head already.
+                    if head.status == 100 && self.asked.continued || self.asked.opened {
                         self.server.buffer.advance(head.len);
                     } else {
                         *self.begun = Begun::Partial;
@@ -224,20 +227,10 @@ impl Relay<'_> {
 
     /// Holds a JSON answer until it is whole and decided.
     async fn hold(&mut self, head: &ResponseHead) -> Result<(), End> {
-        let limit = self.parts.limits.message;
-        let mut hold = Hold::new(head.framing, head.len, limit);
-        let content = loop {
-            match hold.advance(&self.server.buffer).map_err(End::Malformed)? {
-                Held::Done(content) => break content,
-                Held::More(expected) => match self.more(expected).await {
-                    Err(End::ServerClosed) if head.framing == Framing::UntilClose => break hold.content(),
-                    result => result?,
-                },
-                Held::Oversized => {
-                    let bias = self.parts.defaults_of(self.conn).oversized;
-                    return self.or_refuse(Guard::Oversized { limit }, bias, head).await;
-                }
-            }
+        let Some((content, len)) = self.whole(head).await? else {
+            let limit = self.parts.limits.message;
+            let bias = self.parts.defaults_of(self.conn).oversized;
+            return self.or_refuse(Guard::Oversized { limit }, bias, head).await;
         };
         let rules = self.rules();
         let edit = self.edit(&rules, content.of(&self.server.buffer), head.status).await;
@@ -248,12 +241,29 @@ impl Relay<'_> {
         self.close_calls("none", None, Some(head.status), content.of(&self.server.buffer).len());
         self.conn.set_phase(Phase::Answering);
         *self.begun = Begun::Partial;
-        let Edit::Replace(json) = edit else { return self.forward(hold.at).await };
+        let Edit::Replace(json) = edit else { return self.forward(len).await };
         let framing = Framing::Length(json.len() as u64);
         let replaced = [rewrite_head(&self.server.buffer[..head.len], framing), json].concat();
         self.agent.send(&replaced).await.map_err(End::agent)?;
-        self.server.buffer.advance(hold.at);
+        self.server.buffer.advance(len);
         Ok(())
+    }
+
+    /// Waits until a JSON answer is whole: its content, and its length with the head. `None`: it is over its limit.
+    pub(super) async fn whole(&mut self, head: &ResponseHead) -> Result<Option<(Content, usize)>, End> {
+        let mut hold = Hold::new(head.framing, head.len, self.parts.limits.message);
+        loop {
+            match hold.advance(&self.server.buffer).map_err(End::Malformed)? {
+                Held::Done(content) => return Ok(Some((content, hold.at))),
+                Held::More(expected) => match self.more(expected).await {
+                    Err(End::ServerClosed) if head.framing == Framing::UntilClose => {
+                        return Ok(Some((hold.content(), hold.at)));
+                    }
+                    result => result?,
+                },
+                Held::Oversized => return Ok(None),
+            }
+        }
     }
 
     /// Decides one JSON text: the content of an answer, or the data of an event. What it answers is off the ledger then,
@@ -332,13 +342,15 @@ impl Relay<'_> {
     }
 
     /// Answers in the server's place, which ends the connection.
-    async fn refuse(&mut self, refusal: &Refusal, status: Option<u16>) -> End {
+    pub(super) async fn refuse(&mut self, refusal: &Refusal, status: Option<u16>) -> End {
         let calls = self.conn.end();
         for call in &calls {
             self.record(call, "none", Some(refusal.label()), status, 0);
         }
         let decision = self.parts.record_guard(self.conn, "answer", refusal).await;
-        let answer = if calls.is_empty() {
+        let answer = if self.asked.opened {
+            self.stream.ending(&calls, refusal)
+        } else if calls.is_empty() {
             refuse::plain("502 Bad Gateway", refusal, &decision)
         } else {
             refuse::http(&Refused::all(&calls, refusal), calls.len() > 1, true)

@@ -37,6 +37,10 @@ pub struct Stream {
     left: usize,
     /// Nothing can follow.
     finished: bool,
+    /// It is ours alone: nothing of the server's has come.
+    waiting: bool,
+    /// How often the agent was told of progress in it by us.
+    told: u32,
 }
 
 impl Default for Stream {
@@ -62,7 +66,31 @@ impl Stream {
             leaving: Vec::new(),
             left: 0,
             finished: false,
+            waiting: false,
+            told: 0,
         }
+    }
+
+    /// A stream of ours, in chunks, which waits for what the server will say.
+    pub fn open(limit: usize) -> Stream {
+        Stream { waiting: true, ..Stream::new(Framing::Empty, true, limit) }
+    }
+
+    /// A number for the agent to see that it is not forgotten; it only grows.
+    pub fn next_progress(&mut self) -> u32 {
+        self.told = self.told.saturating_add(1);
+        self.told
+    }
+
+    /// What the server says goes on in it, in this framing.
+    pub fn go_on(&mut self, framing: Framing) {
+        self.body = Body::new(framing);
+        self.waiting = false;
+    }
+
+    /// Nothing of the server's has come in it.
+    pub fn is_waiting(&self) -> bool {
+        self.waiting
     }
 
     /// Takes the next bytes from the server up to the end of the stream, and tells how many those were. What comes before
@@ -203,10 +231,15 @@ impl Stream {
     /// What has to be sent for the agent to have what is decided, answers to these calls, and the end. Not while an event
     /// is [passing](Stream::is_passing).
     pub fn ending(&mut self, calls: &[Call], refusal: &Refusal) -> Vec<u8> {
+        self.ending_with(&Refused::all(calls, refusal))
+    }
+
+    /// As [`Stream::ending`], with calls that are refused each for a reason of its own.
+    pub fn ending_with(&mut self, refused: &[Refused]) -> Vec<u8> {
         self.leaving();
         // The server may have ended it first, without the answers.
         if !self.finished {
-            let events = refuse::events(&Refused::all(calls, refusal));
+            let events = refuse::events(refused);
             self.send(&if self.chunked { refuse::chunk(&events) } else { events });
             self.finish();
         }
@@ -438,5 +471,20 @@ mod tests {
         let (_, left) = stream.leaving();
         *left = 1;
         assert_eq!(ending(&mut stream), "\r\n\r\n");
+    }
+
+    #[test]
+    fn what_a_server_says_goes_on_in_a_stream_of_ours() {
+        let mut stream = Stream::open(LIMIT);
+        stream.send(b"3\r\n:a\n\r\n");
+        assert!(stream.is_waiting() && stream.is_chunked());
+        // Half of it has left.
+        let (_, left) = stream.leaving();
+        *left = 4;
+        stream.go_on(Framing::Length(10));
+        assert!(!stream.is_waiting());
+        assert_eq!(turn(&mut stream, b"data: 1\n\n\n"), b"a\n\r\na\r\ndata: 1\n\n\n\r\n");
+        assert!(stream.is_done());
+        assert_eq!((stream.next_progress(), stream.next_progress()), (1, 2));
     }
 }

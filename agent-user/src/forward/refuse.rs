@@ -8,11 +8,13 @@ use serde_json::{Value, json};
 
 use crate::decide::Refusal;
 use crate::decide::stop::Stop;
+use crate::decode::sse;
 use crate::ledger::Call;
 
 /// JSON-RPC error codes of our own, outside the range that JSON-RPC and MCP reserve (-32768 to -32000).
 const REFUSED: i64 = 40301;
 const STOPPED: i64 = 40302;
+const UNANSWERED: i64 = 40303;
 
 /// A call and why it is refused.
 #[derive(Clone, Debug)]
@@ -91,8 +93,40 @@ pub fn http(refused: &[Refused], batch: bool, close: bool) -> Vec<u8> {
 
 /// One server-sent event per refused call, for an answer that has begun as a stream.
 pub fn events(refused: &[Refused]) -> Vec<u8> {
-    let responses = refused.iter().filter_map(response);
-    responses.flat_map(|response| format!("event: message\ndata: {response}\n\n").into_bytes()).collect()
+    refused.iter().filter_map(response).flat_map(|response| event(response.as_bytes())).collect()
+}
+
+/// A server-sent event with this JSON text.
+pub fn event(json: &[u8]) -> Vec<u8> {
+    sse::with_data(b"event: message\ndata:\n\n", json)
+}
+
+/// The head of an answer that begins as a stream of events, in chunks, before the server has it.
+pub const STREAM: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\
+    Cache-Control: no-cache, no-transform\r\nX-Accel-Buffering: no\r\nTransfer-Encoding: chunked\r\n\r\n";
+
+/// The JSON text of a notification that the call with this progress token, a JSON text, is not forgotten. The server counts
+/// its own progress later, and must come after: so this is next to none.
+pub fn progress(token: &str, count: u32, message: &str) -> String {
+    let progress = f64::from(count) / 1e6;
+    format!(
+        r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{{"progressToken":{token},"progress":{progress:.6},"message":{}}}}}"#,
+        json!(message)
+    )
+}
+
+/// The JSON text of an error in place of a server's answer that is none to this call: the server's own, a JSON text, where it
+/// gives one.
+pub fn unanswered(call: &Call, status: u16, error: Option<&str>) -> Option<String> {
+    let id: &RawValue = serde_json::from_str(call.rpc_id.as_deref()?).ok()?;
+    let error = error.map_or_else(
+        || {
+            let message = format!("the server answered with HTTP status {status}, and not to the call");
+            json!({"code": UNANSWERED, "message": message, "data": {"status": status}}).to_string()
+        },
+        str::to_owned,
+    );
+    Some(format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#))
 }
 
 /// A chunk of a chunked body (RFC 9112 section 7.1); an empty one would end the body.
@@ -233,6 +267,24 @@ pub(super) mod tests {
         let answer = body(&http(&refused(&calls), true, false));
         assert_eq!(answer.as_array().unwrap().len(), 2);
         assert!(http(&refused(&calls[1..2]), false, false).starts_with(b"HTTP/1.1 202"));
+    }
+
+    #[test]
+    fn progress_grows_and_stays_small() {
+        let told = |count| serde_json::from_str::<Value>(&progress("\"a\"", count, "wait \"here\"")).unwrap();
+        let (first, last) = (told(1)["params"].clone(), told(30_000)["params"].clone());
+        assert_eq!((&first["progressToken"], &first["message"]), (&json!("a"), &json!("wait \"here\"")));
+        assert!(first["progress"].as_f64() > Some(0.0) && last["progress"].as_f64() < Some(0.1));
+    }
+
+    #[test]
+    fn a_status_becomes_an_error_of_the_call() {
+        let call = call("tools/call", Some("7"));
+        let text = |error| unanswered(&call, 404, error).unwrap();
+        let ours: Value = serde_json::from_str(&text(None)).unwrap();
+        assert_eq!((&ours["id"], &ours["error"]["data"]["status"]), (&json!(7), &json!(404)));
+        let error = r#"{"code":-32001,"message":"Session not found"}"#;
+        assert_eq!(text(Some(error)), format!(r#"{{"jsonrpc":"2.0","id":7,"error":{error}}}"#));
     }
 
     #[test]

@@ -53,8 +53,13 @@ impl Relay<'_> {
 
     /// The head leaves with the first events, if those are there already. It says how they are framed: in chunks where both
     /// sides know them and the server tells the end of the stream from that of its connection, else up to the end of the
-    /// agent's connection.
+    /// agent's connection. A stream that is open goes on.
     fn begin(&mut self, head: &ResponseHead) {
+        if self.asked.opened {
+            self.stream.go_on(head.framing);
+            self.server.buffer.advance(head.len);
+            return;
+        }
         let chunked =
             self.asked.chunked && head.version == Version::Http11 && head.framing != Framing::UntilClose;
         let framing = if chunked { Framing::Chunked } else { Framing::UntilClose };
@@ -113,7 +118,7 @@ impl Relay<'_> {
     }
 
     /// Sends what is decided. When a stop comes in between, it sends the rest.
-    async fn flush(&mut self) -> Result<(), End> {
+    pub(super) async fn flush(&mut self) -> Result<(), End> {
         let (bytes, left) = self.stream.leaving();
         self.agent.send_rest(bytes, left).await.map_err(End::agent)?;
         self.stream.sent();

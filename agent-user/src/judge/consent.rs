@@ -46,6 +46,8 @@ pub struct Question {
     pub calls: Vec<Asked>,
     /// How long the answer may take.
     pub within: Duration,
+    /// JSON text of the token under which the agent wants to hear of progress meanwhile, if it does.
+    pub progress_token: Option<Box<str>>,
     wanted: Vec<Wanted>,
 }
 
@@ -70,8 +72,8 @@ impl Consent {
         }
     }
 
-    /// What a person must be asked before these messages may go on.
-    pub(super) fn question(&mut self, prepared: &[Prepared<'_>]) -> Option<Question> {
+    /// What a person must be asked before these messages may go on. `listens`: the agent takes an answer as a stream.
+    pub(super) fn question(&mut self, prepared: &[Prepared<'_>], listens: bool) -> Option<Question> {
         let wants = |(message, prepared): (usize, &Prepared<'_>)| {
             let rules = prepared.verdict.approvals.clone().into_iter();
             rules.map(move |rule| Wanted { message, rule }).collect::<Vec<_>>()
@@ -81,12 +83,16 @@ impl Consent {
         self.kept = prepared.iter().map(Prepared::keep).collect();
         let mut room = crate::approvals::Text::ROOM;
         let calls = prepared.iter().map(|message| message.asked(&mut room)).collect();
-        Some(Question { calls, within, wanted })
+        let progress_token = match prepared {
+            [only] if listens => only.progress_token().map(Into::into),
+            _ => None,
+        };
+        Some(Question { calls, within, progress_token, wanted })
     }
 
     /// Nobody can be asked.
-    pub fn is_not_asked(&mut self, question: Question) {
-        self.refused = Some((question.wanted, Why::Full));
+    pub fn is_not_asked(&mut self, question: Question, why: &'static str) {
+        self.refused = Some((question.wanted, Why::NotAsked(why)));
     }
 
     /// What became of a question.

@@ -15,12 +15,15 @@ use crate::decide::policy::{Approval, Bias, Limited, Mode, Phase};
 use crate::decide::stop::Facts;
 use crate::decide::subject::{Annotations, Recent, Subject, User};
 use crate::decide::{Guard, Reach, Refusal, Rules, Verdict, decide};
-use crate::decode::{Headers, Kind, Message, mcp};
+use crate::decode::{Headers, IdKind, Kind, Message, mcp};
 use crate::ledger::{Call, Conn, Scene};
 use crate::limits::Permit;
 use crate::parts::{Parts, count_stop};
 use crate::record::entry::{Cancel, Decision, Entry};
 use crate::rounds::Round;
+
+/// Longest progress token that is given back again and again.
+const MAX_TOKEN: usize = 1024;
 
 /// What the messages of a request are judged by.
 #[derive(Clone, Copy)]
@@ -113,6 +116,16 @@ impl<'a> Prepared<'a> {
 
     pub(super) fn keep(&self) -> Kept {
         self.kept.clone()
+    }
+
+    /// JSON text of the token of a request whose sender wants to hear of progress. The answer to `initialize` comes with
+    /// headers that matter, so nothing may be said before it.
+    pub(super) fn progress_token(&self) -> Option<&'a str> {
+        let call = self.call.as_ref().filter(|call| call.is_mcp && call.method != "initialize")?;
+        self.rpc_id?;
+        let token = call.progress_token?;
+        let is_token = matches!(token.kind, IdKind::String | IdKind::Integer) && token.raw.len() <= MAX_TOKEN;
+        is_token.then_some(token.raw)
     }
 
     /// What a person is shown of it. `room` is what may be shown yet.

@@ -22,7 +22,7 @@ use crate::decide::policy::Bias;
 use crate::decide::redact::splice_all;
 use crate::decide::subject::Subject;
 use crate::decide::{Guard, Refusal};
-use crate::decode::{Headers, Payload, RequestHead, decode, mcp};
+use crate::decode::{Headers, Payload, RequestHead, Version, decode, mcp};
 use crate::forward::refuse::Refused;
 use crate::ledger::{Call, Conn, Scene};
 use crate::parts::Parts;
@@ -155,7 +155,7 @@ pub async fn judge(
         parts.metrics.held_seconds.observe(since.elapsed().as_secs_f64());
     }
     if prepared.iter().all(|message| message.verdict.refusal.is_none())
-        && let Some(question) = consent.question(&prepared)
+        && let Some(question) = consent.question(&prepared, !batch && takes_events(head, bytes))
     {
         return Judged::Asks(Box::new(question));
     }
@@ -220,6 +220,14 @@ fn replace(prepared: &[Prepared<'_>], head: &[u8], content: &[u8]) -> Result<Opt
 /// Where a connection leads, for what is known of the tools there.
 fn place<'a>(conn: &Conn, scene: &'a Scene) -> Place<'a> {
     Place { agent: conn.identity.agent.number, server: &scene.server, address: conn.destination }
+}
+
+/// Whether an agent takes an answer as a stream of events that ends before its connection does.
+fn takes_events(head: &RequestHead, bytes: &[u8]) -> bool {
+    let ranges = Headers::of(head, bytes).all("accept").flat_map(|value| value.split(|byte| *byte == b','));
+    let mut types =
+        ranges.map(|range| range.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii());
+    head.version == Version::Http11 && types.any(|kind| kind.eq_ignore_ascii_case(b"text/event-stream"))
 }
 
 /// What is known of everything on a connection.
