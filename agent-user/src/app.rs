@@ -15,6 +15,7 @@ use crate::config::Config;
 use crate::control::remote::Endpoint;
 use crate::control::{self, Control};
 use crate::daemon::{Daemon, listen_for_agents};
+use crate::decide::limit::Limit;
 use crate::decide::policy::Policy;
 use crate::decode::Limits;
 use crate::forward::own::OwnEndpoint;
@@ -68,6 +69,8 @@ pub fn run(config: &Config, rules: Option<(Policy, String)>) -> Result<()> {
     let (log, log_writer) = records?;
     let (tripwires, tripped) = Tripwires::new();
     let counts = Arc::new(Counts::load(&config.state_dir, Instant::now()));
+    let tags: Vec<_> = gate.rules().policy.limits().map(Limit::tag).collect();
+    counts.keep_only(&tags);
     let parts = Arc::new(Parts {
         tripwires,
         book: Arc::new(Book::new(Arc::clone(&log), Arc::clone(&metrics))),

@@ -13,6 +13,7 @@ use tokio::sync::mpsc;
 use tracing::{error, info};
 
 use crate::config::parse_yaml;
+use crate::decide::limit::{Limit, Tag};
 use crate::decide::policy::{Bias, Policy, PolicyFile};
 use crate::parts::Parts;
 use crate::record::entry::{Entry, PolicyEntry};
@@ -110,7 +111,10 @@ impl Reloader {
         let quic = policy.quic();
         let rules = policy.len();
         self.parts.kernel.allow_udp(quic == Bias::Allow)?;
+        let limits: Vec<Tag> = policy.limits().map(Limit::tag).collect();
         let generation = self.parts.gate.set_policy(policy);
+        // What was counted for a rule that is another one now counts for nothing.
+        self.parts.counts.keep_only(&limits);
         self.parts.metrics.policy_generation.set(i64::try_from(generation).unwrap_or(i64::MAX));
         self.parts.log.record(&Entry::Policy(PolicyEntry { generation, rules, error: None }));
         Ok(generation)

@@ -309,8 +309,12 @@ pub(super) fn status_text(status: &Value) -> String {
         (Value::Null, _) => String::new(),
         (fault, _) => format!("\nSTATE UNREADABLE, everybody is held: {}", text(fault)),
     };
+    let limits = match &status["limits"]["fault"] {
+        Value::Null => String::new(),
+        fault => format!("\nCOUNTS UNREADABLE, limits of an hour or more let nothing through: {}", text(fault)),
+    };
     format!(
-        "interlock {} (pid {}), up {} s{state}\nkernel: {} programs attached, {} connects redirected, {} refused{detached}\nrules: {} (generation {}, {} rules){reload}\nagents: {} cgroups held, {} connections\nstops in force: {}, waiting for an approval: {}\nrecords: {} ({} dropped)",
+        "interlock {} (pid {}), up {} s{state}{limits}\nkernel: {} programs attached, {} connects redirected, {} refused{detached}\nrules: {} (generation {}, {} rules){reload}\nagents: {} cgroups held, {} connections\nstops in force: {}, waiting for an approval: {}\nrecords: {} ({} dropped)",
         text(&status["version"]),
         status["pid"],
         status["uptime_s"],

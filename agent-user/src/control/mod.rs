@@ -387,6 +387,7 @@ async fn status(Shared(control): Shared<App>) -> Json<Value> {
         "remote_addr": control.remote_addr,
         "pin_dir": control.pin_dir,
         "state": {"fault": control.state.fault(), "saved": !control.state.is_unsaved()},
+        "limits": {"fault": parts.counts.fault(), "refused_for_room": parts.counts.refused_for_room()},
         "records": {"path": control.records, "dropped": parts.metrics.records_dropped.get()},
     }))
 }
