@@ -15,6 +15,7 @@ use crate::decide::{Rules, furthest};
 use crate::decode::RawId;
 use crate::fate::Fate;
 use crate::identity::Identity;
+use crate::limits::Permit;
 use crate::rounds::Round;
 use crate::session::Session;
 use crate::sync::{Mutex, MutexGuard, Notify};
@@ -55,7 +56,7 @@ pub struct Call {
 }
 
 /// A destination with and without its port.
-fn addresses(destination: SocketAddr) -> [String; 2] {
+pub fn addresses(destination: SocketAddr) -> [String; 2] {
     [destination.to_string(), destination.ip().to_string()]
 }
 
@@ -145,6 +146,8 @@ struct State {
     phase: Phase,
     scene: Scene,
     calls: Vec<Call>,
+    /// What limits have counted of them, by decision. Slots of calls in flight are given back when these have ended.
+    permits: Vec<(Box<str>, Permit)>,
     /// The turn of the stop that waits for it to act.
     awaited: Option<u64>,
     /// A stop has cut it while it was at rest. It obeys even if the stop is released before it gets to know.
@@ -171,11 +174,6 @@ impl Conn {
 
     pub fn mark_agent_left(&self) {
         self.agent_left.store(true, Ordering::Relaxed);
-    }
-
-    /// Where it goes, with and without the port.
-    pub fn addresses(&self) -> [String; 2] {
-        addresses(self.destination)
     }
 
     /// Registers calls, before the rules are read for them: by [`crate::gate::Gate::begin`].
@@ -263,24 +261,38 @@ impl Conn {
         self.state().calls.iter().find(is).cloned()
     }
 
-    /// Takes one answered call off the ledger. The exchange goes on while others are open.
-    pub fn finish(&self, id: RawId<'_>) -> Option<Call> {
+    /// Keeps what limits have counted of a call for as long as it is in flight.
+    pub fn keep(&self, decision: &str, permits: Vec<Permit>) {
+        self.state().permits.extend(permits.into_iter().map(|permit| (decision.into(), permit)));
+    }
+
+    /// Takes one answered call off the ledger, and with it what limits have counted of it. The exchange goes on while
+    /// others are open.
+    pub fn finish(&self, id: RawId<'_>) -> Option<(Call, Vec<Permit>)> {
         let mut state = self.state();
         let index =
             state.calls.iter().position(|call| call.rpc_id.as_deref().is_some_and(|raw| id.matches(raw)))?;
-        Some(state.calls.swap_remove(index))
+        let call = state.calls.swap_remove(index);
+        let (permits, rest) = std::mem::take(&mut state.permits)
+            .into_iter()
+            .partition(|(decision, _)| *decision == call.decision);
+        state.permits = rest;
+        let permits: Vec<(Box<str>, Permit)> = permits;
+        Some((call, permits.into_iter().map(|(_, permit)| permit).collect()))
     }
 
     /// Ends the exchange and hands back the calls that got no answer.
     pub fn end(&self) -> Vec<Call> {
         let mut state = self.state();
         state.phase = Phase::Idle;
+        state.permits.clear();
         std::mem::take(&mut state.calls)
     }
 
     /// Ends the exchange because of a stop and tells how far it had come.
     pub fn stop(&self) -> (Phase, Vec<Call>) {
         let mut state = self.state();
+        state.permits.clear();
         (std::mem::replace(&mut state.phase, Phase::Idle), std::mem::take(&mut state.calls))
     }
 }
@@ -350,7 +362,14 @@ impl Ledger {
     /// entry is dropped.
     pub fn open(self: &Arc<Self>, identity: Identity, destination: SocketAddr, scene: Scene) -> Entry {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        let state = State { phase: Phase::Idle, scene, calls: Vec::new(), awaited: None, cut_by: None };
+        let state = State {
+            phase: Phase::Idle,
+            scene,
+            calls: Vec::new(),
+            permits: Vec::new(),
+            awaited: None,
+            cut_by: None,
+        };
         let conn = Arc::new(Conn {
             id,
             identity,

@@ -12,6 +12,7 @@ pub mod accept;
 pub mod agents;
 pub mod app;
 pub mod approvals;
+pub mod author;
 pub mod book;
 pub mod catalogue;
 pub mod cli;

@@ -5,6 +5,7 @@
 //! The id is never kept: whoever has it finds its session by the digest.
 
 use std::fmt;
+use std::str::FromStr;
 use std::sync::OnceLock;
 
 use globset::{Glob, GlobMatcher};
@@ -127,6 +128,17 @@ fn is_glob_of_digests(text: &str) -> bool {
         && plain.clone().all(|byte| is_digit(byte) || b"sp-".contains(&byte))
         && plain.count() <= LEN * 2;
     whole || glob
+}
+
+impl FromStr for Session {
+    type Err = ();
+
+    /// Reads what [`Session::as_str`] gives.
+    fn from_str(text: &str) -> Result<Session, ()> {
+        let bytes: [u8; LEN] = text.as_bytes().try_into().map_err(|_| ())?;
+        let is_digest = matches!(&bytes[..2], b"s-" | b"p-") && is_glob_of_digests(text);
+        if is_digest && bytes[2..].iter().all(u8::is_ascii_hexdigit) { Ok(Session(bytes)) } else { Err(()) }
+    }
 }
 
 impl fmt::Display for Session {

@@ -185,7 +185,7 @@ fn answer_cut_short_by_a_reset_is_a_reset_to_the_agent() {
 #[cfg_attr(not(feature = "root-tests"), ignore = "needs root and BPF")]
 fn event_without_end_in_chunks_of_one_byte_is_refused_within_bounded_memory() {
     let world = World::new();
-    let mut daemon = Daemon::start(&world, NO_RULES);
+    let mut daemon = Daemon::start_with(&world, NO_RULES, "limits: {event: 4MiB}\n");
     let server = RawServer::start(&world, |request, reply| {
         if handshake(request, reply)? {
             return Ok(());
@@ -204,7 +204,7 @@ fn event_without_end_in_chunks_of_one_byte_is_refused_within_bounded_memory() {
     assert!(refusal.contains("default:oversized"), "{refusal}");
     daemon.records().wait("result", "oversized", |record| record["cause"] == "oversized");
     let peak = daemon.process().peak_kib();
-    assert!(peak < 200 * 1024, "memory stays bounded, not {peak} KiB");
+    assert!(peak < 100 * 1024, "memory stays bounded, not {peak} KiB");
 }
 
 #[test]

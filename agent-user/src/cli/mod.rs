@@ -2,6 +2,7 @@
 
 mod approvals;
 mod offline;
+mod policy;
 mod remote;
 mod render;
 mod stops;
@@ -106,10 +107,10 @@ enum Command {
     Status,
     /// Say what this host lacks and what that costs.
     Doctor,
-    /// Check rules files without a daemon.
+    /// Check and try rules without a daemon.
     Policy {
         #[command(subcommand)]
-        command: PolicyCommand,
+        command: policy::PolicyCommand,
     },
     /// Describe the configuration files.
     Config {
@@ -130,12 +131,6 @@ enum Command {
         #[arg(long, default_value = "/sys/fs/bpf/interlock")]
         pin_dir: PathBuf,
     },
-}
-
-#[derive(Debug, Subcommand)]
-enum PolicyCommand {
-    /// Read a rules file as the daemon would.
-    Check { file: PathBuf },
 }
 
 #[derive(Debug, Subcommand)]
@@ -216,12 +211,7 @@ impl Args {
                     return Ok(ExitCode::FAILURE);
                 }
             }
-            Command::Policy { command: PolicyCommand::Check { file } } => {
-                let (policy, _) = reload::load(file).context(BadConfig)?;
-                self.print(&json!({"rules": policy.len()}), |_| {
-                    format!("{}: {} rules, good", file.display(), policy.len())
-                });
-            }
+            Command::Policy { command } => return policy::run(self, command),
             Command::Config { command: ConfigCommand::Schema { rules } } => {
                 let schema =
                     if *rules { schemars::schema_for!(PolicyFile) } else { schemars::schema_for!(Config) };

@@ -13,7 +13,7 @@ use crate::forward::refuse::Refused;
 use crate::forward::request::{Reading, read};
 use crate::forward::side::{Reader, Writer};
 use crate::forward::{End, refuse};
-use crate::judge::{Asking, Judged, judge_unread, refuse_bytes};
+use crate::judge::{Asking, Judged, Replaced, judge_unread, refuse_bytes};
 use crate::ledger::{Conn, Phase};
 use crate::record::metrics::Class;
 
@@ -146,7 +146,7 @@ impl Connection {
             Judged::Asks(_) => Err(End::Refused),
             Judged::RefusedUnread { refusal, decision } => {
                 self.conn.end();
-                let ours = matches!(refusal, Refusal::Stop(_) | Refusal::Rule { .. });
+                let ours = matches!(refusal, Refusal::Stop(_) | Refusal::Rule { .. } | Refusal::Limit { .. });
                 let status = if ours { "403 Forbidden" } else { "400 Bad Request" };
                 self.agent
                     .writer
@@ -209,7 +209,7 @@ impl Connection {
         head: &RequestHead,
         len: Option<usize>,
         (has_calls, batch): (bool, bool),
-        replaced: Option<Vec<u8>>,
+        replaced: Option<Replaced>,
     ) -> Result<Answered, End> {
         self.batch = batch;
         self.request.clear();
@@ -232,6 +232,7 @@ impl Connection {
             agent: &mut self.agent.writer,
             begun: &mut self.begun,
             stream: &mut self.stream,
+            target: &mut self.target,
             asked,
             request: &self.request,
             netns: &self.netns,
@@ -240,7 +241,7 @@ impl Connection {
         let replaced = replaced.filter(|_| len.is_some());
         let request = Request {
             ready: len.unwrap_or(head.len),
-            replaced: replaced.map(|content| with_content(&self.request, &content)),
+            replaced: replaced.map(|replaced| with_content(&replaced.head, &replaced.content)),
             rest: Body::new(if len.is_some() { Framing::Empty } else { head.framing }),
             has_calls,
         };

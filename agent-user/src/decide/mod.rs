@@ -3,8 +3,10 @@
 //! Nothing here does IO or reads a clock. Bias: a stop beats every rule, a deny beats an allow, and what no rule
 //! mentions is allowed unless [`policy::Defaults`] says otherwise.
 
+pub mod condition;
 pub mod limit;
 pub mod policy;
+pub mod redact;
 pub mod scope;
 pub mod stop;
 pub mod subject;
@@ -13,7 +15,12 @@ pub mod unapproved;
 
 use std::sync::Arc;
 
-use policy::{Approval, Defaults, Mode, Policy};
+use serde::Serialize;
+
+use crate::decode::{Kind, Message};
+use limit::Exceeded;
+use policy::{Approval, Defaults, Limited, Mode, Policy, Redact};
+use redact::Found;
 use scope::Scope;
 use stop::{Facts, Level, Stop};
 use subject::Subject;
@@ -37,6 +44,8 @@ pub struct Reach {
     pub scope: Scope,
     /// What to do where no rule can say.
     pub defaults: Defaults,
+    /// Some rule is about answers or lists.
+    pub answers: bool,
     stops: Vec<Arc<Stop>>,
 }
 
@@ -44,8 +53,10 @@ impl Rules {
     /// What can concern this agent at a server of these names.
     pub fn reach(&self, agent: &str, servers: &[String]) -> Reach {
         let concerned = self.stops.iter().filter(|stop| stop.selector.matches_server(agent, servers));
+        let scope = self.policy.scope(agent, servers);
         Reach {
-            scope: self.policy.scope(agent, servers),
+            answers: self.policy.judges_answers(&scope),
+            scope,
             defaults: self.policy.defaults_of(agent),
             stops: concerned.cloned().collect(),
         }
@@ -76,6 +87,20 @@ impl Rules {
     }
 }
 
+impl Reach {
+    /// Whether some rule may be about a server's message.
+    pub fn concerns(&self, message: &Message<'_>) -> bool {
+        let asks = match &message.kind {
+            Kind::Request { .. } => true,
+            Kind::Notification { .. } => false,
+            Kind::Response { .. } => {
+                message.result.as_ref().is_some_and(|result| result.result_type == Some("\"input_required\""))
+            }
+        };
+        self.answers || asks && !self.scope.is_empty()
+    }
+}
+
 /// Of several stops the one that goes furthest, and of these the first.
 pub fn furthest<'a>(stops: impl Iterator<Item = &'a Arc<Stop>>) -> Option<&'a Arc<Stop>> {
     stops.reduce(|first, stop| if stop.level > first.level { stop } else { first })
@@ -94,6 +119,24 @@ pub struct Verdict {
     pub tripwires: Vec<Arc<Tripwire>>,
     /// Enforced rules that ask for a person's approval.
     pub approvals: Vec<Arc<Approval>>,
+    /// Rules that count it, if it is let through.
+    pub limits: Vec<Arc<Limited>>,
+    /// Rules that take something out of it, if there is anything to take out.
+    pub redactions: Vec<Arc<Redact>>,
+    /// Rules whose condition could not be computed.
+    pub failed: Vec<Failed>,
+    /// What was taken out of it.
+    pub redacted: Found,
+    /// A rule in `mode: observe` would have taken something out.
+    pub would_edit: bool,
+}
+
+/// The condition of a rule could not be computed for a message.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Failed {
+    /// Id of the rule.
+    pub rule: Arc<str>,
+    pub error: String,
 }
 
 impl Verdict {
@@ -113,6 +156,8 @@ impl Verdict {
         match (&self.refusal, self.would_deny) {
             (Some(_), _) => "deny",
             (None, true) => "would_deny",
+            (None, false) if self.redacted.total() > 0 => "edit",
+            (None, false) if self.would_edit => "would_edit",
             (None, false) => "allow",
         }
     }
@@ -131,6 +176,8 @@ pub enum Refusal {
     Stop(Arc<Stop>),
     /// A rule of the policy: its id and the reason its author gave.
     Rule { id: Arc<str>, reason: Arc<str> },
+    /// A rule that lets only so much through.
+    Limit { reason: Arc<str>, exceeded: Arc<Exceeded> },
     /// A built-in guard, or a `defaults:` entry set to deny.
     Guard(Guard),
     /// A rule asks for a person's approval, and there is none.
@@ -152,6 +199,8 @@ pub enum Guard {
     Opaque,
     /// A message of a protocol revision that is not known, as it states it.
     UnknownRevision(String),
+    /// A call of a tool that no list has shown.
+    UnseenTool,
 }
 
 impl Refusal {
@@ -160,6 +209,7 @@ impl Refusal {
         match self {
             Refusal::Stop(_) => "stop",
             Refusal::Rule { id, .. } => id,
+            Refusal::Limit { exceeded, .. } => &exceeded.rule,
             Refusal::Guard(guard) => guard.rule(),
             Refusal::Unapproved(unapproved) => &unapproved.rule.rule,
         }
@@ -169,7 +219,7 @@ impl Refusal {
     pub fn stop_id(&self) -> Option<&str> {
         match self {
             Refusal::Stop(stop) => Some(&stop.id),
-            Refusal::Rule { .. } | Refusal::Guard(_) | Refusal::Unapproved(_) => None,
+            _ => None,
         }
     }
 
@@ -187,7 +237,7 @@ impl Refusal {
         match self {
             Refusal::Stop(_) | Refusal::Guard(Guard::Batch) => false,
             Refusal::Unapproved(unapproved) => unapproved.is_denial(),
-            Refusal::Rule { .. } | Refusal::Guard(_) => true,
+            Refusal::Rule { .. } | Refusal::Limit { .. } | Refusal::Guard(_) => true,
         }
     }
 
@@ -196,6 +246,7 @@ impl Refusal {
         match self {
             Refusal::Stop(_) => "stop",
             Refusal::Rule { .. } => "rule",
+            Refusal::Limit { exceeded, .. } => exceeded.label,
             Refusal::Unapproved(unapproved) => unapproved.label(),
             Refusal::Guard(Guard::Undecodable(label)) => label,
             Refusal::Guard(Guard::Oversized { .. }) => "oversized",
@@ -203,6 +254,7 @@ impl Refusal {
             Refusal::Guard(Guard::Batch) => "batch",
             Refusal::Guard(Guard::Opaque) => "opaque",
             Refusal::Guard(Guard::UnknownRevision(_)) => "unknown_revision",
+            Refusal::Guard(Guard::UnseenTool) => "unseen_tool",
         }
     }
 
@@ -211,6 +263,7 @@ impl Refusal {
         match self {
             Refusal::Stop(stop) => stop.reason.to_string(),
             Refusal::Rule { reason, .. } => reason.to_string(),
+            Refusal::Limit { reason, exceeded } => format!("{reason}: {}", exceeded.reason),
             Refusal::Unapproved(unapproved) => unapproved.reason(),
             Refusal::Guard(Guard::Undecodable(label)) => {
                 format!("the message cannot be read unambiguously: {label}")
@@ -225,6 +278,9 @@ impl Refusal {
                 "another call of the same batch was refused, so none was sent".to_owned()
             }
             Refusal::Guard(Guard::Opaque) => "the connection cannot be read".to_owned(),
+            Refusal::Guard(Guard::UnseenTool) => {
+                "no list of this server has shown this agent the tool; list the tools first".to_owned()
+            }
             Refusal::Guard(Guard::UnknownRevision(stated)) => {
                 format!("protocol revision {stated:?} is not known here")
             }
@@ -242,6 +298,7 @@ impl Guard {
             Guard::Batch => "guard:batch",
             Guard::Opaque => "default:opaque",
             Guard::UnknownRevision(_) => "default:unknown_revision",
+            Guard::UnseenTool => "default:unseen_tool",
         }
     }
 }

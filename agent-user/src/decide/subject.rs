@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::policy::Phase;
@@ -62,7 +62,7 @@ pub struct Subject<'a> {
 }
 
 /// Which side of the connection a message comes from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Party {
     #[default]
@@ -91,13 +91,18 @@ pub struct User {
 
 /// Hints of a server about one of its tools, which it may have made up (MCP 2025-03-26 and later, `ToolAnnotations`).
 /// Where it says nothing the defaults of the revision hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default)]
 pub struct Annotations {
     /// A list with this tool in it was seen.
     pub known: bool,
+    #[serde(rename = "readOnlyHint")]
     pub read_only: bool,
+    #[serde(rename = "destructiveHint")]
     pub destructive: bool,
+    #[serde(rename = "idempotentHint")]
     pub idempotent: bool,
+    #[serde(rename = "openWorldHint")]
     pub open_world: bool,
 }
 

@@ -50,13 +50,6 @@ pub fn elements(array: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// `text` with one part of it, given as borrowed from it, replaced. `None`: it is not a part of it.
-pub fn splice(text: &str, part: &str, replacement: &str) -> Option<String> {
-    let start = (part.as_ptr() as usize).checked_sub(text.as_ptr() as usize)?;
-    let rest = text.get(start.checked_add(part.len())?..)?;
-    Some([text.get(..start)?, replacement, rest].concat())
-}
-
 /// Names, still escaped, and values of an object's members.
 pub fn members(object: &str) -> impl Iterator<Item = (&str, &str)> {
     let bytes = object.as_bytes();
@@ -180,14 +173,6 @@ mod tests {
         for other in ["[]", "[ ]", "{}", "", "[", "null", "[,1]"] {
             check(other, &[]);
         }
-    }
-
-    #[test]
-    fn a_part_is_replaced_where_it_stands() {
-        let text = "[1, 1]".to_owned();
-        let part = elements(&text).nth(1).unwrap();
-        assert_eq!(splice(&text, part, "[]").as_deref(), Some("[1, []]"));
-        assert_eq!(splice(&text, "elsewhere", ""), None);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use super::Undecodable;
 use super::strings::{special, unescape, unescape_one};
 
 /// A cursor over one text.
-pub(super) struct Scanner<'a> {
+pub(crate) struct Scanner<'a> {
     text: &'a str,
     at: usize,
     /// Levels that may still be opened.
@@ -23,14 +23,14 @@ pub(super) struct Scanner<'a> {
     /// The last string had an escape.
     escaped: bool,
     /// The first fault that only matters if this is JSON-RPC.
-    pub(super) fault: Option<Undecodable>,
+    pub(crate) fault: Option<Undecodable>,
     /// Values may hold half a surrogate pair: text that we do not read, as JavaScript makes it by cutting strings.
-    pub(super) lenient: bool,
+    pub(crate) lenient: bool,
 }
 
 /// Why scanning stops. One byte, since every value returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stop {
+pub(crate) enum Stop {
     /// Not JSON.
     Json,
     /// Nested deeper than the limit.
@@ -41,7 +41,7 @@ pub(super) enum Stop {
 
 impl<'a> Scanner<'a> {
     /// A cursor at the first value of `bytes`.
-    pub(super) fn new(bytes: &'a [u8], depth: usize) -> Result<Self, Undecodable> {
+    pub(crate) fn new(bytes: &'a [u8], depth: usize) -> Result<Self, Undecodable> {
         if bytes.starts_with(b"\xef\xbb\xbf") {
             return Err(Undecodable::Bom);
         }
@@ -62,17 +62,17 @@ impl<'a> Scanner<'a> {
     }
 
     /// Nothing is left; call after [`Self::space`].
-    pub(super) fn at_end(&self) -> bool {
+    pub(crate) fn at_end(&self) -> bool {
         self.at == self.text.len()
     }
 
     /// The byte at the cursor.
-    pub(super) fn peek(&self) -> Option<u8> {
+    pub(crate) fn peek(&self) -> Option<u8> {
         self.text.as_bytes().get(self.at).copied()
     }
 
     /// Skips white space; false if there is none.
-    pub(super) fn space(&mut self) -> bool {
+    pub(crate) fn space(&mut self) -> bool {
         let start = self.at;
         while let Some(b' ' | b'\n' | b'\r' | b'\t') = self.peek() {
             self.at += 1;
@@ -81,12 +81,12 @@ impl<'a> Scanner<'a> {
     }
 
     /// Skips a value and gives its text.
-    pub(super) fn value(&mut self) -> Result<&'a str, Stop> {
+    pub(crate) fn value(&mut self) -> Result<&'a str, Stop> {
         Ok(self.spanned(Self::skip)?.0)
     }
 
     /// Runs `scan`, and gives the text that it consumed too.
-    pub(super) fn spanned<T>(
+    pub(crate) fn spanned<T>(
         &mut self,
         scan: impl FnOnce(&mut Self) -> Result<T, Stop>,
     ) -> Result<(&'a str, T), Stop> {
@@ -96,7 +96,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// Skips a value.
-    pub(super) fn skip(&mut self) -> Result<(), Stop> {
+    pub(crate) fn skip(&mut self) -> Result<(), Stop> {
         match self.peek() {
             Some(b'"') => self.string(self.lenient).map(|_| ()),
             Some(b'{') => self.object(|scanner, _| scanner.skip()),
@@ -109,7 +109,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// Walks an object. `member` is called with each name, still escaped, at its value, which it must consume.
-    pub(super) fn object(
+    pub(crate) fn object(
         &mut self,
         mut member: impl FnMut(&mut Self, &'a str) -> Result<(), Stop>,
     ) -> Result<(), Stop> {
@@ -139,7 +139,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// Walks an array. `element` is called at each value and must consume it.
-    pub(super) fn array(
+    pub(crate) fn array(
         &mut self,
         mut element: impl FnMut(&mut Self) -> Result<(), Stop>,
     ) -> Result<(), Stop> {
@@ -154,7 +154,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// Keeps the first fault.
-    pub(super) fn blame(&mut self, fault: Undecodable) {
+    pub(crate) fn blame(&mut self, fault: Undecodable) {
         self.fault.get_or_insert(fault);
     }
 

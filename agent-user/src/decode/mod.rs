@@ -34,13 +34,15 @@ pub use fields::{Coding, McpHeaders, Media};
 pub use head::{Framing, Method, RequestHead, ResponseHead, Span, Version};
 pub use head::{parse_request, parse_response};
 pub use headers::Headers;
+pub(crate) use json::{Scanner, Stop};
 pub use jsonrpc::{IdKind, Kind, Message, Payload, RawId, decode};
 pub use malformed::Malformed;
 pub use mcp::{Call, Claims, Mismatch, ResultFacts, Revision};
 pub use members::{Meta, Params, ResultMembers};
-pub use rewrite::rewrite_head;
+pub use rewrite::{replace_values, rewrite_head};
 pub use sniff::{Sniff, sniff};
 pub use sse::{Event, Events, Oversized};
+pub(crate) use strings::{unescape, unescape_one};
 pub use undecodable::Undecodable;
 
 /// The bounds on what is held to be decoded.

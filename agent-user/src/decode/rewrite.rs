@@ -27,6 +27,19 @@ pub fn rewrite_head(head: &[u8], framing: Framing) -> Vec<u8> {
     rewritten
 }
 
+/// The head with other values of some headers: `value` is asked for each, given its name and what it says.
+pub fn replace_values(head: &[u8], value: impl Fn(&[u8], &[u8]) -> Option<Vec<u8>>) -> Vec<u8> {
+    let mut replaced = Vec::with_capacity(head.len());
+    for (index, line) in lines(head).enumerate() {
+        let field = memchr::memchr(b':', line).filter(|_| index > 0).map(|colon| line.split_at(colon));
+        match field.and_then(|(name, rest)| Some((name, value(name, rest[1..].trim_ascii())?))) {
+            Some((name, value)) => replaced.extend([name, b": ", &value, b"\r\n"].into_iter().flatten()),
+            None => replaced.extend_from_slice(line),
+        }
+    }
+    replaced
+}
+
 /// What frames a content, or is true of its very bytes (RFC 9110, section 8; RFC 9530; RFC 3230).
 const OF_CONTENT: [&str; 8] = [
     "content-length",
@@ -45,6 +58,15 @@ const OF_CONNECTION: [&str; 2] = ["connection", "keep-alive"];
 mod tests {
     use super::*;
     use crate::decode::{Method, parse_request, parse_response};
+
+    #[test]
+    fn values_are_replaced_where_they_stand() {
+        let head = b"POST /a:b HTTP/1.1\r\nHost: a\r\nMcp-Param-Key:  old \r\nX: old\r\n\r\n";
+        let replaced = replace_values(head, |name, value| {
+            (name.eq_ignore_ascii_case(b"mcp-param-key") && value == b"old").then(|| b"new".to_vec())
+        });
+        assert_eq!(replaced, b"POST /a:b HTTP/1.1\r\nHost: a\r\nMcp-Param-Key: new\r\nX: old\r\n\r\n");
+    }
 
     #[track_caller]
     fn check(head: &str, framing: Framing, expect: &str) {

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 /// The value that a header stands for; `None` if its base64 is bad. Markers in another case, or only one of them, are
 /// part of a literal value (SEP-2243).
-pub(super) fn decode(value: &[u8]) -> Option<Cow<'_, [u8]>> {
+pub fn decode(value: &[u8]) -> Option<Cow<'_, [u8]>> {
     match value.strip_prefix(b"=?base64?").and_then(|rest| rest.strip_suffix(b"?=")) {
         Some(coded) => base64(coded).map(Cow::Owned),
         None => Some(Cow::Borrowed(value)),

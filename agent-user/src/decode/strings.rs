@@ -8,7 +8,7 @@ pub(super) fn string(raw: &str) -> Option<Cow<'_, str>> {
 }
 
 /// Undoes the escapes of a string without its quotes.
-pub(super) fn unescape(raw: &str) -> Cow<'_, str> {
+pub(crate) fn unescape(raw: &str) -> Cow<'_, str> {
     let Some(first) = memchr::memchr(b'\\', raw.as_bytes()) else { return Cow::Borrowed(raw) };
     let (plain, mut rest) = raw.split_at(first);
     let mut text = String::with_capacity(raw.len());
@@ -25,7 +25,7 @@ pub(super) fn unescape(raw: &str) -> Cow<'_, str> {
 }
 
 /// Reads the escape at the start of `bytes`: its character (`None` for half a surrogate pair) and its length.
-pub(super) fn unescape_one(bytes: &[u8]) -> Option<(Option<char>, usize)> {
+pub(crate) fn unescape_one(bytes: &[u8]) -> Option<(Option<char>, usize)> {
     let plain = match bytes.get(1)? {
         b'"' => '"',
         b'\\' => '\\',

@@ -4,6 +4,7 @@
 //! nothing undecided reaches the agent; [`Relay::edit`] decides it. Everything else is copied as it comes. How far the
 //! agent's answer has begun is kept where a stop finds it ([`Begun`], [`Stream`]).
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -11,7 +12,7 @@ use bytes::Buf;
 use tracing::debug;
 
 use crate::decide::policy::Bias;
-use crate::decide::{Guard, Refusal};
+use crate::decide::{Guard, Refusal, Rules};
 use crate::decode::{
     Body, Coding, Framing, Kind, Media, Message, Method, Payload, ResponseHead, decode, mcp, parse_response,
     rewrite_head,
@@ -21,6 +22,7 @@ use crate::forward::reframe::Stream;
 use crate::forward::refuse::{self, Refused};
 use crate::forward::request::{Content, Held, Hold};
 use crate::forward::side::{Reader, Writer};
+use crate::judge::{Answer, Answering, Target};
 use crate::kernel::netns::Netns;
 use crate::ledger::{Call, Conn, Phase};
 use crate::parts::Parts;
@@ -48,7 +50,11 @@ pub enum Edit {
     /// This JSON text is forwarded in its place.
     Replace(Vec<u8>),
     /// It does not reach the agent, and this is why. Of an event the id stays; in place of an answer its calls are refused.
-    Drop(Refusal),
+    Drop {
+        refusal: Refusal,
+        /// It is on record already.
+        recorded: bool,
+    },
 }
 
 /// What is known of the request when its answer arrives.
@@ -93,6 +99,8 @@ pub struct Relay<'a> {
     pub agent: &'a mut Writer,
     pub begun: &'a mut Begun,
     pub stream: &'a mut Stream,
+    /// What can concern an answer of the server.
+    pub target: &'a mut Target,
     pub asked: Asked,
     /// The head of the request: a task that the answer begins is cancelled with its headers.
     pub request: &'a [u8],
@@ -224,8 +232,9 @@ impl Relay<'_> {
             let bias = self.parts.defaults_of(self.conn).oversized;
             return self.or_refuse(Guard::Oversized { limit }, bias, head).await;
         };
-        let edit = self.edit(content.of(&self.server.buffer), head.status);
-        if let Edit::Drop(refusal) = edit {
+        let rules = self.rules();
+        let edit = self.edit(&rules, content.of(&self.server.buffer), head.status).await;
+        if let Edit::Drop { refusal, .. } = edit {
             return Err(self.refuse(&refusal, Some(head.status)).await);
         }
         // Calls the server left unanswered stay unanswered.
@@ -259,15 +268,63 @@ impl Relay<'_> {
 
     /// Decides one JSON text: the content of an answer, or the data of an event. What it answers is off the ledger then,
     /// and so the caller must not wait before the agent's side has it.
-    pub(super) fn edit(&self, json: &[u8], status: u16) -> Edit {
+    pub(super) async fn edit(&self, rules: &Rules, json: &[u8], status: u16) -> Edit {
         match decode(json, &self.parts.limits) {
             Ok(payload) => {
+                let edit = self.judge(rules, &payload).await;
                 self.finish(&payload, json.len(), Some(status));
-                Edit::Pass
+                edit
             }
             Err(_) if !self.is_mcp() => Edit::Pass,
             Err(_) if self.parts.defaults_of(self.conn).undecodable == Bias::Allow => Edit::Pass,
-            Err(fault) => Edit::Drop(Refusal::Guard(Guard::Undecodable(fault.label()))),
+            Err(fault) => {
+                let refusal = Refusal::Guard(Guard::Undecodable(fault.label()));
+                Edit::Drop { refusal, recorded: false }
+            }
+        }
+    }
+
+    /// The rules of this moment, by which the next message is judged.
+    pub(super) fn rules(&mut self) -> Arc<Rules> {
+        let rules = Arc::clone(&self.parts.gate.rules());
+        self.target.follow(&rules, self.conn);
+        rules
+    }
+
+    /// What rules say of it.
+    async fn judge(&self, rules: &Rules, payload: &Payload<'_>) -> Edit {
+        let messages = match payload {
+            Payload::Single(message) => std::slice::from_ref(message),
+            Payload::Batch(messages) => messages,
+            Payload::NotJsonRpc => return Edit::Pass,
+        };
+        let reach = self.target.reach();
+        if messages.iter().all(|message| !reach.concerns(message)) {
+            return Edit::Pass;
+        }
+        let scene = self.conn.scene();
+        let answering = Answering { parts: self.parts, conn: self.conn, rules, reach, scene: &scene };
+        let (mut kept, mut dropped, mut edited) = (Vec::new(), None, false);
+        for message in messages {
+            let answer = answering.judge(message).await;
+            edited |= !matches!(answer, Answer::Pass);
+            match answer {
+                Answer::Pass => kept.push(Cow::Borrowed(message.raw)),
+                Answer::Replace(text) => kept.push(Cow::Owned(text)),
+                Answer::Drop(refusal) => {
+                    // Whoever asks waits for an answer.
+                    if let Kind::Request { id, .. } = &message.kind {
+                        self.answer_server(id.raw, &refuse::error(&refusal)).await;
+                    }
+                    dropped = Some(refusal);
+                }
+            }
+        }
+        match (payload, dropped) {
+            _ if !edited => Edit::Pass,
+            (_, Some(refusal)) if kept.is_empty() => Edit::Drop { refusal, recorded: true },
+            (Payload::Batch(_), _) => Edit::Replace(format!("[{}]", kept.join(",")).into_bytes()),
+            _ => Edit::Replace(kept.concat().into_bytes()),
         }
     }
 
@@ -316,7 +373,9 @@ impl Relay<'_> {
                 self.learn(message, None);
                 continue;
             };
-            let Some(call) = self.conn.finish(*id) else { continue };
+            let Some((call, permits)) = self.conn.finish(*id) else { continue };
+            let (now, size) = (Instant::now(), message.raw.len() as u64);
+            permits.iter().for_each(|permit| self.parts.counts.add(permit, size, now));
             self.learn(message, Some(&call));
             let is_error = mcp::result_facts(message).is_some_and(|facts| facts.is_error);
             self.record(&call, if is_error { "error" } else { "result" }, None, status, bytes);

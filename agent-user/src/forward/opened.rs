@@ -27,11 +27,13 @@ impl Relay<'_> {
             },
             _ => Vec::new(),
         };
-        let edit = if content.is_empty() { Edit::Pass } else { self.edit(&content, head.status) };
+        let rules = self.rules();
+        let edit =
+            if content.is_empty() { Edit::Pass } else { self.edit(&rules, &content, head.status).await };
         let json = match edit {
             Edit::Pass => content,
             Edit::Replace(json) => json,
-            Edit::Drop(refusal) => return Err(self.refuse(&refusal, Some(head.status)).await),
+            Edit::Drop { refusal, .. } => return Err(self.refuse(&refusal, Some(head.status)).await),
         };
         let open = self.conn.end();
         self.conn.set_phase(Phase::Answering);

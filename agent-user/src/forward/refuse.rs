@@ -73,11 +73,11 @@ pub fn response(Refused { call, refusal }: &Refused) -> Option<String> {
     serde_json::to_string(&Response { jsonrpc: "2.0", id, outcome }).ok()
 }
 
-/// The JSON text of the error that a server gets for a request of its own that is kept from the agent.
-pub fn error(refusal: &Refusal) -> String {
+/// The error that a server gets for a request of its own that is kept from the agent.
+pub fn error(refusal: &Refusal) -> Value {
     let data = json!({"rule": refusal.rule(), "reason": refusal.reason()});
     let message = format!("interlock: the request was refused by policy: {}", refusal.reason());
-    json!({"code": REFUSED, "message": message, "data": data}).to_string()
+    json!({"code": REFUSED, "message": message, "data": data})
 }
 
 /// A whole HTTP answer for calls that were refused before their answer began: 200 with one response per id, or 202

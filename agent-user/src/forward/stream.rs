@@ -101,14 +101,17 @@ impl Relay<'_> {
 
     /// Decides one whole event.
     async fn event(&mut self, status: u16) {
+        let rules = self.rules();
         let event = sse::fields(self.stream.event());
-        let edit = if event.has_data { self.edit(&event.data, status) } else { Edit::Pass };
+        let edit = if event.has_data { self.edit(&rules, &event.data, status).await } else { Edit::Pass };
         match edit {
             Edit::Pass => self.stream.pass(),
             Edit::Replace(json) => self.stream.replace(&json),
-            Edit::Drop(refusal) => {
+            Edit::Drop { refusal, recorded } => {
                 debug!(conn = self.conn.id, label = refusal.label(), "event withheld");
-                self.parts.record_guard(self.conn, "event", &refusal).await;
+                if !recorded {
+                    self.parts.record_guard(self.conn, "event", &refusal).await;
+                }
                 self.stream.withhold();
             }
         }

@@ -3,14 +3,17 @@
 //!
 //! Only what some rule fired on is recorded here: that a call was answered is on record anyway.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Instant;
 
 use jiff::Timestamp;
 
-use super::subject;
+use super::redact::redact;
+use super::{place, subject};
 use crate::decide::policy::Phase;
-use crate::decide::subject::{Party, Subject};
+use crate::decide::redact::splice;
+use crate::decide::subject::{Annotations, Party, Subject};
 use crate::decide::{Reach, Refusal, Rules, Verdict};
 use crate::decode::{Kind, Message, find, mcp};
 use crate::forward::refuse::{self, Refused};
@@ -22,18 +25,13 @@ use crate::record::entry::{Decision, Entry};
 const MOST_NAMES: usize = 100;
 
 /// What becomes of one message of a server.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum Answer {
     Pass,
     /// This JSON text goes in its place.
     Replace(String),
-    /// The agent does not get it, and nobody waits for it.
-    Drop,
-    /// The agent does not get it, and its server gets this error for its id.
-    Refuse {
-        id: String,
-        error: String,
-    },
+    /// The agent does not get it, and this is why.
+    Drop(Refusal),
 }
 
 /// A server's message on its way to the agent.
@@ -58,31 +56,30 @@ struct Judgement<'a> {
 impl Answering<'_> {
     /// Judges one message. The call that it answers is still on the ledger.
     pub async fn judge(&self, message: &Message<'_>) -> Answer {
-        match &message.kind {
-            Kind::Request { id, method } => {
-                let params = message.params.as_ref().map(|params| params.raw);
-                let mut judgement = self.asked(method, params, message.raw.len());
-                self.finish(&mut judgement, None, Some(id.raw)).await;
-                match &judgement.verdict.refusal {
-                    Some(refusal) => Answer::Refuse { id: id.raw.to_owned(), error: refuse::error(refusal) },
-                    None => Answer::Pass,
-                }
-            }
+        let params = message.params.as_ref().map(|params| params.raw);
+        let (mut judgement, part) = match &message.kind {
+            Kind::Request { method, .. } => (self.asked(method, params, message.raw.len()), params),
             Kind::Notification { method } => {
-                let params = message.params.as_ref().map(|params| params.raw);
                 let subject =
                     Subject { method: Some(method), params, ..self.subject(Phase::Response, message) };
-                let mut judgement = self.judgement(&subject, method, None);
-                self.finish(&mut judgement, None, None).await;
-                if judgement.verdict.refusal.is_some() { Answer::Drop } else { Answer::Pass }
+                (self.judgement(&subject, method, None), params)
             }
-            Kind::Response { id, .. } => {
-                let call = id.and_then(|id| self.conn.call(id));
-                match call {
-                    Some(call) => self.response(message, &call).await,
-                    None => self.stray(message).await,
+            Kind::Response { id, .. } => match id.and_then(|id| self.conn.call(id)) {
+                Some(call) => return self.response(message, &call).await,
+                // Such as one that is sent again after a connection was lost.
+                None => {
+                    let subject = self.subject(Phase::Response, message);
+                    (self.judgement(&subject, "response", None), answered(message))
                 }
-            }
+            },
+        };
+        let edited = part.and_then(|part| judgement.redact(message.raw, part));
+        let rpc_id = message.id().map(|id| id.raw);
+        self.finish(&mut judgement, None, rpc_id).await;
+        match (judgement.verdict.refusal, edited) {
+            (Some(refusal), _) => Answer::Drop(refusal),
+            (None, Some(text)) => Answer::Replace(text),
+            (None, None) => Answer::Pass,
         }
     }
 
@@ -100,6 +97,7 @@ impl Answering<'_> {
             ..self.subject(Phase::Response, message)
         };
         let mut judgement = self.judgement(&subject, &call.method, call.tool.as_deref());
+        let edited = answered(message).and_then(|part| judgement.redact(message.raw, part));
         self.finish(&mut judgement, Some(call), call.rpc_id.as_deref()).await;
         let mut refusal = judgement.verdict.refusal;
         for (method, params) in asked_inside(message) {
@@ -108,56 +106,68 @@ impl Answering<'_> {
             refusal = refusal.or(asked.verdict.refusal);
         }
         if let Some(refusal) = refusal {
-            let refused = Refused { call: call.clone(), refusal };
-            return refuse::response(&refused).map_or(Answer::Drop, Answer::Replace);
+            let refused = Refused { call: call.clone(), refusal: refusal.clone() };
+            return refuse::response(&refused).map_or(Answer::Drop(refusal), Answer::Replace);
         }
-        self.list(message, call, &subject).await
+        if &*call.method == "tools/list"
+            && let Some(tools) = mcp::result_facts(message).and_then(|facts| facts.tools)
+        {
+            self.parts.catalogue.learn(place(self.conn, self.scene), tools);
+        }
+        match (listed(&call.method), edited) {
+            (Some(kind), edited) => self.list(kind, message, edited, call, &subject).await,
+            (None, Some(text)) => Answer::Replace(text),
+            (None, None) => Answer::Pass,
+        }
     }
 
-    /// Takes the hidden entries out of a list.
-    async fn list(&self, message: &Message<'_>, call: &Call, subject: &Subject<'_>) -> Answer {
-        let list = listed(&call.method).zip(message.result.as_ref());
-        let list = list.and_then(|(kind, result)| Some((kind, find::member(result.raw, kind.member).ok()??)));
-        let Some((kind, entries)) = list else { return Answer::Pass };
-        let mut judgement = Judgement {
-            phase: Phase::List,
-            method: &call.method,
-            name: None,
-            verdict: Verdict::default(),
-            hidden: Vec::new(),
-        };
+    /// Takes the hidden entries out of a list, and out of the others what rules say. `edited` is the message so far.
+    async fn list(
+        &self,
+        kind: Listed,
+        message: &Message<'_>,
+        edited: Option<String>,
+        call: &Call,
+        subject: &Subject<'_>,
+    ) -> Answer {
+        let text = edited.as_deref().unwrap_or(message.raw);
+        let entries = find::member(text, "result").ok().flatten();
+        let entries = entries.and_then(|result| find::member(result, kind.member).ok()?);
+        let mut judgement = Judgement::new(Phase::List, &call.method, None, Verdict::default());
         let mut kept = Vec::new();
-        for entry in find::elements(entries) {
+        for entry in entries.into_iter().flat_map(find::elements) {
             let name = find::member(entry, kind.name).ok().flatten().and_then(find::text);
-            let subject =
-                Subject { phase: Phase::List, name: name.as_deref(), item: Some(entry), ..*subject };
-            let verdict = self.rules.policy.judge(&self.reach.scope, &subject);
-            if verdict.refusal.is_none() {
-                kept.push(entry);
-            } else {
+            let subject = Subject {
+                phase: Phase::List,
+                name: name.as_deref(),
+                item: Some(entry),
+                annotations: self.annotations(call, name.as_deref()),
+                ..*subject
+            };
+            let mut verdict = self.rules.policy.judge(&self.reach.scope, &subject);
+            if verdict.refusal.is_some() {
                 judgement.hidden.push(name.unwrap_or_default().into_owned());
+            } else {
+                kept.push(match redact(&mut verdict, entry) {
+                    Some(edited) => Cow::Owned(edited.text),
+                    None => Cow::Borrowed(entry),
+                });
             }
-            judgement.verdict.would_deny |= verdict.would_deny;
-            for rule in verdict.fired {
-                if !judgement.verdict.fired.contains(&rule) {
-                    judgement.verdict.fired.push(rule);
-                }
-            }
+            judgement.add(verdict);
         }
         self.finish(&mut judgement, Some(call), call.rpc_id.as_deref()).await;
-        if judgement.hidden.is_empty() {
-            return Answer::Pass;
-        }
+        let is_same =
+            judgement.hidden.is_empty() && kept.iter().all(|entry| matches!(entry, Cow::Borrowed(_)));
         let list = format!("[{}]", kept.join(","));
-        find::splice(message.raw, entries, &list).map_or(Answer::Drop, Answer::Replace)
+        let listed = entries.filter(|_| !is_same).and_then(|entries| splice(text, entries, &list));
+        listed.or(edited).map_or(Answer::Pass, Answer::Replace)
     }
 
-    /// A response to nothing that is in flight here, such as one that is sent again after a connection was lost.
-    async fn stray(&self, message: &Message<'_>) -> Answer {
-        let subject = self.subject(Phase::Response, message);
-        let mut judgement = self.judgement(&subject, "response", None);
-        self.finish(&mut judgement, None, None).await;
-        if judgement.verdict.refusal.is_some() { Answer::Drop } else { Answer::Pass }
+    fn annotations(&self, call: &Call, name: Option<&str>) -> Annotations {
+        let reads = self.rules.policy.reads.annotations && &*call.method == "tools/list";
+        let name = name.filter(|_| reads);
+        name.map(|name| self.parts.catalogue.annotations(place(self.conn, self.scene), name))
+            .unwrap_or_default()
     }
 
     /// A request of the server.
@@ -174,8 +184,7 @@ impl Answering<'_> {
     }
 
     fn judgement<'m>(&self, subject: &Subject<'_>, method: &'m str, name: Option<&'m str>) -> Judgement<'m> {
-        let verdict = self.rules.policy.judge(&self.reach.scope, subject);
-        Judgement { phase: subject.phase, method, name, verdict, hidden: Vec::new() }
+        Judgement::new(subject.phase, method, name, self.rules.policy.judge(&self.reach.scope, subject))
     }
 
     fn subject<'a>(&'a self, phase: Phase, message: &'a Message<'a>) -> Subject<'a> {
@@ -197,6 +206,9 @@ impl Answering<'_> {
 
     /// Counts and records what has fired.
     async fn finish(&self, judgement: &mut Judgement<'_>, call: Option<&Call>, rpc_id: Option<&str>) {
+        for failed in &judgement.verdict.failed {
+            self.parts.metrics.condition_failed(&failed.rule);
+        }
         if judgement.verdict.fired.is_empty() && judgement.verdict.tripwires.is_empty() {
             return;
         }
@@ -224,6 +236,8 @@ impl Answering<'_> {
                 verdict: if judgement.hidden.is_empty() { verdict.label() } else { "edit" },
                 rules: &verdict.fired,
                 hidden: &judgement.hidden,
+                redacted: verdict.redacted,
+                failed: &verdict.failed,
                 reason: refusal.map(Refusal::reason),
                 generation: self.rules.generation,
                 ..Decision::new(&decision, self.conn, &self.scene.server)
@@ -232,6 +246,37 @@ impl Answering<'_> {
         }
         self.parts.tripwires.order(agent, &judgement.verdict);
     }
+}
+
+impl<'a> Judgement<'a> {
+    fn new(phase: Phase, method: &'a str, name: Option<&'a str>, verdict: Verdict) -> Judgement<'a> {
+        Judgement { phase, method, name, verdict, hidden: Vec::new() }
+    }
+
+    /// The message after rules have taken something out of one part of it.
+    fn redact(&mut self, message: &str, part: &str) -> Option<String> {
+        splice(message, part, &redact(&mut self.verdict, part)?.text)
+    }
+
+    /// What was found at one entry of a list.
+    fn add(&mut self, entry: Verdict) {
+        let verdict = &mut self.verdict;
+        verdict.would_deny |= entry.would_deny;
+        verdict.would_edit |= entry.would_edit;
+        verdict.redacted.add(&entry.redacted);
+        let new = entry.failed.into_iter().filter(|failed| !verdict.failed.contains(failed));
+        verdict.failed.extend(new.collect::<Vec<_>>());
+        for rule in entry.fired {
+            if !verdict.fired.contains(&rule) {
+                verdict.fired.push(rule);
+            }
+        }
+    }
+}
+
+/// The part of a response that rules take something out of.
+fn answered<'a>(message: &Message<'a>) -> Option<&'a str> {
+    message.result.as_ref().map(|result| result.raw).or(message.error)
 }
 
 /// A list of MCP: where its entries are, and which member names one.

@@ -6,15 +6,18 @@ use std::time::Instant;
 use jiff::Timestamp;
 
 use super::consent::{Consent, Kept};
-use super::{Asking, hex, sha256, subject};
+use super::redact::{Edited, redact};
+use super::{Asking, hex, place, sha256, subject};
 use crate::approvals::{Asked, RuleAsked, Text};
 use crate::config::Arguments;
-use crate::decide::policy::{Approval, Bias, Phase};
+use crate::decide::limit::Key;
+use crate::decide::policy::{Approval, Bias, Limited, Mode, Phase};
 use crate::decide::stop::Facts;
-use crate::decide::subject::Subject;
+use crate::decide::subject::{Annotations, Recent, Subject, User};
 use crate::decide::{Guard, Reach, Refusal, Rules, Verdict, decide};
 use crate::decode::{Headers, IdKind, Kind, Message, mcp};
 use crate::ledger::{Call, Conn, Scene};
+use crate::limits::Permit;
 use crate::parts::{Parts, count_stop};
 use crate::record::entry::{Cancel, Decision, Entry};
 use crate::rounds::Round;
@@ -22,14 +25,21 @@ use crate::rounds::Round;
 /// Longest progress token that is given back again and again.
 const MAX_TOKEN: usize = 1024;
 
-/// What a message was judged by, for its record.
+/// What the messages of a request are judged by.
 #[derive(Clone, Copy)]
 pub(super) struct JudgedBy<'a> {
+    pub(super) parts: &'a Parts,
+    pub(super) conn: &'a Conn,
     pub(super) scene: &'a Scene,
-    pub(super) generation: u64,
+    pub(super) rules: &'a Rules,
+    pub(super) reach: &'a Reach,
+    pub(super) claims: &'a mcp::Claims<'a>,
+    /// Whom its bearer token speaks for, if some rule asks.
+    pub(super) user: Option<&'a User>,
+    /// What the agent did lately, if some rule asks.
+    pub(super) recent: Recent,
     /// When the first byte of its request was there.
     pub(super) since: Instant,
-    pub(super) consent: &'a Consent,
 }
 
 /// A message, ready to be judged.
@@ -48,6 +58,10 @@ pub(super) struct Prepared<'a> {
     round: Option<Round>,
     kept: Kept,
     pub(super) verdict: Verdict,
+    /// What limits have counted of it.
+    permits: Vec<Permit>,
+    /// Its text after something was taken out of it.
+    edited: Option<Edited>,
 }
 
 impl<'a> Prepared<'a> {
@@ -83,6 +97,8 @@ impl<'a> Prepared<'a> {
             round: None,
             kept: Kept { decision: String::new(), continues: false },
             verdict: Verdict::default(),
+            permits: Vec::new(),
+            edited: None,
         }
     }
 
@@ -161,41 +177,42 @@ impl<'a> Prepared<'a> {
         }
     }
 
-    pub(super) fn judge(
-        &mut self,
-        rules: &Rules,
-        conn: &Conn,
-        reach: &Reach,
-        scene: &Scene,
-        claims: &mcp::Claims<'_>,
-    ) {
-        let subject = self.subject(conn, scene);
+    pub(super) fn judge(&mut self, by: &JudgedBy<'_>) {
+        let subject = self.subject(by);
         let facts = Facts {
             workflow: self.workflow.as_deref(),
             tool: self.of_tool.as_deref().or(subject.name),
             is_tool_unknown: self.of_unknown,
-            ..scene.facts(&conn.identity.agent.name)
+            ..by.scene.facts(&by.conn.identity.agent.name)
         };
-        let verdict = decide(rules, reach, &facts, &subject);
+        let verdict = decide(by.rules, by.reach, &facts, &subject);
         self.verdict = verdict;
+        let denies = |bias| bias == Bias::Deny;
         if let Some(stated) =
-            self.unknown_revision(claims).filter(|_| reach.defaults.unknown_revision == Bias::Deny)
+            self.unknown_revision(by.claims).filter(|_| denies(by.reach.defaults.unknown_revision))
         {
             self.verdict.refuse(Guard::UnknownRevision(stated));
         }
+        if denies(by.reach.defaults.unseen_tool) && self.is_tool_call() && !self.annotations(by).known {
+            self.verdict.refuse(Guard::UnseenTool);
+        }
         let mismatch =
-            self.call.as_ref().filter(|call| call.is_mcp).and_then(|call| mcp::mismatch(claims, call));
+            self.call.as_ref().filter(|call| call.is_mcp).and_then(|call| mcp::mismatch(by.claims, call));
         if let Some(mcp::Mismatch { header, header_value, body_value }) = mismatch {
             self.verdict.refuse(Guard::HeaderMismatch { header, header_value, body_value });
         }
     }
 
-    fn subject<'s>(&'s self, conn: &'s Conn, scene: &'s Scene) -> Subject<'s> {
+    fn subject<'s>(&'s self, by: &'s JudgedBy<'_>) -> Subject<'s> {
         let call = self.call.as_ref();
         let message = self.message;
+        let reads_annotations = by.rules.policy.reads.annotations && self.is_tool_call();
         Subject {
             // What an agent answers to its server comes back, too.
             phase: if call.is_some() { Phase::Request } else { Phase::Response },
+            user: by.user,
+            recent: by.recent,
+            annotations: if reads_annotations { self.annotations(by) } else { Annotations::default() },
             workflow: self.workflow.as_deref(),
             protocol: self.protocol(),
             revision: self.revision,
@@ -209,8 +226,84 @@ impl<'a> Prepared<'a> {
             error: message.error,
             is_error: mcp::result_facts(message).is_some_and(|facts| facts.is_error),
             size: message.raw.len(),
-            ..subject(conn, scene)
+            ..subject(by.conn, by.scene)
         }
+    }
+
+    fn is_tool_call(&self) -> bool {
+        self.call.as_ref().is_some_and(|call| call.method == "tools/call")
+    }
+
+    fn annotations(&self, by: &JudgedBy<'_>) -> Annotations {
+        let name = self.call.as_ref().and_then(|call| call.name.as_deref()).unwrap_or_default();
+        by.parts.catalogue.annotations(place(by.conn, by.scene), name)
+    }
+
+    /// Counts it, if it is to be let through.
+    pub(super) fn count(&mut self, by: &JudgedBy<'_>, now: Instant) {
+        if self.verdict.refusal.is_some() || self.verdict.limits.is_empty() {
+            return;
+        }
+        let limits = std::mem::take(&mut self.verdict.limits);
+        let (subject, agent) = (self.subject(by), &by.conn.identity.agent.name);
+        let wanted: Vec<(&Limited, Key, u64)> = limits
+            .iter()
+            .map(|limited| {
+                (&**limited, limited.limit.key(agent, &subject), limited.limit.amount(subject.size))
+            })
+            .collect();
+        let counts = &by.parts.counts;
+        let (enforced, observed): (Vec<_>, Vec<_>) =
+            wanted.iter().partition(|(limited, ..)| limited.mode == Mode::Enforce);
+        let enforced = enforced.into_iter().map(|(limited, key, amount)| (&limited.limit, key, *amount));
+        match counts.take_all(enforced, now) {
+            Ok(permits) => self.permits = permits,
+            Err(exceeded) => {
+                let rule = limits.iter().find(|limited| limited.limit.rule == exceeded.rule);
+                let reason = rule.map(|limited| Arc::clone(&limited.reason)).unwrap_or_default();
+                self.verdict.fired.push(Arc::clone(&exceeded.rule));
+                self.verdict.refusal = Some(Refusal::Limit { reason, exceeded: Arc::new(exceeded) });
+            }
+        }
+        for (limited, key, amount) in observed {
+            match counts.take(&limited.limit, key, *amount, now) {
+                Ok(permit) => self.permits.push(permit),
+                Err(exceeded) => {
+                    self.verdict.fired.push(exceeded.rule);
+                    self.verdict.would_deny = true;
+                }
+            }
+        }
+    }
+
+    /// It does not leave after all.
+    pub(super) fn uncount(&mut self) {
+        self.permits.drain(..).for_each(Permit::give_back);
+    }
+
+    /// It leaves: what was counted is kept on the ledger until its answer is there.
+    pub(super) fn keep_permits(&mut self, conn: &Conn) {
+        if !self.permits.is_empty() {
+            conn.keep(&self.kept.decision, std::mem::take(&mut self.permits));
+        }
+    }
+
+    /// Takes out of it what rules say: of the arguments of a call, else of all it asks for or answers.
+    pub(super) fn redact(&mut self) {
+        if let Some(part) = self.redactable().filter(|_| !self.verdict.redactions.is_empty()) {
+            self.edited = redact(&mut self.verdict, part);
+        }
+    }
+
+    fn redactable(&self) -> Option<&'a str> {
+        let params = self.message.params.as_ref();
+        let result = self.message.result.as_ref().map(|result| result.raw).or(self.message.error);
+        self.call.as_ref().and_then(|call| call.arguments).or(params.map(|params| params.raw)).or(result)
+    }
+
+    /// What goes in the place of which part of it, and the head that says the same.
+    pub(super) fn edits(&self) -> Option<(&'a str, &Edited)> {
+        self.redactable().zip(self.edited.as_ref())
     }
 
     /// The name of its revision, if it is one that is not known here.
@@ -225,8 +318,8 @@ impl<'a> Prepared<'a> {
         if self.call.as_ref().is_none_or(|call| call.is_mcp) { "mcp" } else { "jsonrpc" }
     }
 
-    pub(super) async fn record(&self, parts: &Parts, conn: &Conn, judged: &JudgedBy<'_>, durable: bool) {
-        let JudgedBy { scene, generation, since, consent } = *judged;
+    pub(super) async fn record(&self, by: &JudgedBy<'_>, consent: &Consent, durable: bool) {
+        let JudgedBy { parts, conn, scene, since, .. } = *by;
         let refusal = self.verdict.refusal.as_ref();
         let agent = &conn.identity.agent;
         let is_mcp = self.call.as_ref().is_none_or(|call| call.is_mcp);
@@ -235,7 +328,12 @@ impl<'a> Prepared<'a> {
             parts.metrics.denied(&agent.name, refusal.rule(), refusal.label());
             count_stop(agent, refusal);
         }
+        for failed in &self.verdict.failed {
+            parts.metrics.condition_failed(&failed.rule);
+        }
+        // What a rule keeps from servers is kept from the records, too.
         let arguments = self.call.as_ref().and_then(|call| call.arguments);
+        let arguments = arguments.map(|text| self.edited.as_ref().map_or(text, |edited| &edited.text));
         let entry = Entry::Decision(Decision {
             session: scene.session,
             workflow: self.workflow.as_deref(),
@@ -252,7 +350,9 @@ impl<'a> Prepared<'a> {
             approval: consent.approval.as_deref(),
             by: consent.by.as_ref(),
             continues: self.kept.continues,
-            generation,
+            redacted: self.verdict.redacted,
+            failed: &self.verdict.failed,
+            generation: by.rules.generation,
             arguments_digest: self.arguments.as_ref().map(hex),
             arguments: arguments
                 .filter(|_| parts.arguments == Arguments::Full)

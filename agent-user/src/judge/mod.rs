@@ -6,6 +6,7 @@
 mod answer;
 mod consent;
 mod message;
+mod redact;
 mod target;
 mod unread;
 
@@ -16,7 +17,9 @@ use std::time::Instant;
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 
+use crate::catalogue::Place;
 use crate::decide::policy::Bias;
+use crate::decide::redact::splice_all;
 use crate::decide::subject::Subject;
 use crate::decide::{Guard, Refusal};
 use crate::decode::{Headers, Payload, RequestHead, Version, decode, mcp};
@@ -29,7 +32,7 @@ use self::target::authority;
 
 pub use self::answer::{Answer, Answering};
 pub use self::consent::{Consent, Question};
-pub use self::target::Target;
+pub use self::target::{Target, server_names};
 pub use self::unread::{is_refused, judge_opaque, judge_unread, refuse_bytes};
 
 /// What becomes of one request.
@@ -41,9 +44,8 @@ pub enum Judged {
         has_calls: bool,
         /// They came as a batch, and are answered as one.
         batch: bool,
-        /// The JSON text that leaves in place of the agent's. Its headers stay, but for those that frame or digest the
-        /// content: what MCP 2026-07-28 has them say of it must still be true.
-        replaced: Option<Vec<u8>>,
+        /// What leaves in place of what the agent has sent.
+        replaced: Option<Replaced>,
     },
     /// Its calls are refused, each for a reason of its own.
     Refused { calls: Vec<Refused>, batch: bool },
@@ -55,6 +57,14 @@ pub enum Judged {
     },
     /// A person must approve of it first. Nothing is decided or on record; its calls are on the ledger.
     Asks(Box<Question>),
+}
+
+/// A request after something was taken out of it.
+#[derive(Debug)]
+pub struct Replaced {
+    /// The head, which frames the old content yet, and says of it what MCP 2026-07-28 has it say.
+    pub head: Vec<u8>,
+    pub content: Vec<u8>,
 }
 
 /// A request that was read, and where its head is.
@@ -117,9 +127,24 @@ pub async fn judge(
     };
     let rules = parts.gate.begin(conn, scene.clone(), to_calls(&prepared));
     target.update(&rules, conn, host);
+    let reads = rules.policy.reads;
+    let headers = Headers::of(head, bytes);
+    let user = if reads.user { parts.users.of_request(headers, &mut target.token) } else { None };
+    let deeds = reads.recent.then_some(&conn.identity.agent.deeds);
+    let by = JudgedBy {
+        parts,
+        conn,
+        scene: &scene,
+        rules: &rules,
+        reach: &target.reach,
+        claims: &claims,
+        user: user.as_deref(),
+        recent: deeds.map(|deeds| deeds.recent(started)).unwrap_or_default(),
+        since,
+    };
     let cut_by = conn.cut_by();
     for (index, message) in prepared.iter_mut().enumerate() {
-        message.judge(&rules, conn, &target.reach, &scene, &claims);
+        message.judge(&by);
         if let Some(stop) = &cut_by {
             message.verdict.refusal = Some(Refusal::Stop(Arc::clone(stop)));
         }
@@ -134,34 +159,67 @@ pub async fn judge(
     {
         return Judged::Asks(Box::new(question));
     }
+    let now = Instant::now();
+    prepared.iter_mut().for_each(|message| message.count(&by, now));
     if batch && prepared.iter().any(|message| message.verdict.refusal.is_some()) {
         for message in &mut prepared {
             message.verdict.refusal.get_or_insert(Refusal::Guard(Guard::Batch));
         }
     }
-    let now = Instant::now();
     for message in &mut prepared {
         parts.tripwires.count(&conn.identity.agent.name, &mut message.verdict, now);
     }
     let refusal = prepared.iter().find_map(|message| message.verdict.refusal.clone());
-    let judged = JudgedBy { scene: &scene, generation: rules.generation, since, consent };
+    for message in &mut prepared {
+        match &refusal {
+            Some(_) => message.uncount(),
+            None => message.redact(),
+        }
+        match (deeds, &message.verdict.refusal) {
+            (Some(deeds), Some(refusal)) if refusal.is_denial() => deeds.note_denial(now),
+            (Some(deeds), None) if message.call.is_some() => deeds.note_call(now),
+            _ => {}
+        }
+    }
     for (index, message) in prepared.iter().enumerate() {
         let last = index + 1 == prepared.len();
-        let durable = (refusal.is_some() || judged.consent.approval.is_some()) && last;
-        message.record(parts, conn, &judged, durable).await;
+        let durable = (refusal.is_some() || consent.approval.is_some()) && last;
+        message.record(&by, consent, durable).await;
     }
     // Not before the refusal is on record: its stop must not answer the message in its place.
     for message in &prepared {
         parts.tripwires.order(&conn.identity.agent.name, &message.verdict);
     }
     let Some(first) = refusal else {
-        return Judged::Allowed { has_calls: true, batch, replaced: None };
+        prepared.iter_mut().for_each(|message| message.keep_permits(conn));
+        return match replace(&prepared, bytes, content) {
+            Ok(replaced) => Judged::Allowed { has_calls: true, batch, replaced },
+            Err(guard) => judge_unread(parts, conn, target, asking, Some(guard)).await,
+        };
     };
     let refused = prepared.iter().map(|message| Refused {
         call: message.to_call(&scene),
         refusal: message.verdict.refusal.clone().unwrap_or_else(|| first.clone()),
     });
     Judged::Refused { calls: refused.collect(), batch }
+}
+
+/// The request as it leaves, if rules have taken something out of it.
+fn replace(prepared: &[Prepared<'_>], head: &[u8], content: &[u8]) -> Result<Option<Replaced>, Guard> {
+    let edits: Vec<_> = prepared.iter().filter_map(Prepared::edits).collect();
+    if edits.is_empty() {
+        return Ok(None);
+    }
+    let head = edits.iter().fold(head.to_vec(), |head, (_, edited)| edited.head(&head));
+    let parts: Vec<(&str, &str)> = edits.iter().map(|(part, edited)| (*part, &*edited.text)).collect();
+    let content = std::str::from_utf8(content).ok().and_then(|content| splice_all(content, &parts));
+    let content = content.ok_or(Guard::Undecodable("redaction"))?.into_bytes();
+    Ok(Some(Replaced { head, content }))
+}
+
+/// Where a connection leads, for what is known of the tools there.
+fn place<'a>(conn: &Conn, scene: &'a Scene) -> Place<'a> {
+    Place { agent: conn.identity.agent.number, server: &scene.server, address: conn.destination }
 }
 
 /// Whether an agent takes an answer as a stream of events that ends before its connection does.

@@ -1,12 +1,14 @@
 //! Where a request of a connection goes, what it is part of, and which rules and stops can concern it. Computed again
 //! only when the rules, the server's name or the session change.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::decide::{Guard, Reach, Rules};
 use crate::decode::RequestHead;
-use crate::ledger::{Conn, Scene};
+use crate::ledger::{Conn, Scene, addresses};
 use crate::session::Session;
+use crate::user::LastToken;
 
 /// The server as the agent names it, and what can concern a message to it.
 #[derive(Debug, Default)]
@@ -20,6 +22,8 @@ pub struct Target {
     session: Option<(Vec<u8>, Session)>,
     /// Stands for the session of messages that name none.
     process: Option<Session>,
+    /// The bearer token that was seen last, and whom it speaks for.
+    pub(super) token: LastToken,
 }
 
 /// Longest name of a server that is kept.
@@ -37,24 +41,23 @@ impl Target {
         self.generation = rules.generation;
     }
 
+    /// Goes by these rules from now on, at the server that was asked last.
+    pub fn follow(&mut self, rules: &Rules, conn: &Conn) {
+        if self.generation != rules.generation {
+            self.reach = rules.reach(&conn.identity.agent.name, &self.servers);
+            self.generation = rules.generation;
+        }
+    }
+
+    /// What can concern what goes to that server, or comes from it.
+    pub fn reach(&self) -> &Reach {
+        &self.reach
+    }
+
     fn name(&mut self, conn: &Conn, host: &[u8]) {
-        let [destination, address] = conn.addresses();
-        // Names are compared as servers compare them: without case and without the dot of the DNS root.
-        let named = String::from_utf8_lossy(host).to_ascii_lowercase();
-        let port = named.rsplit_once(':').filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()));
-        let (name, port) = port.map_or((&*named, None), |(name, port)| (name, Some(port)));
-        let name = name.strip_suffix('.').unwrap_or(name);
-        let server = match port {
-            _ if name.is_empty() => destination.clone(),
-            Some(port) => format!("{name}:{port}"),
-            None => name.to_owned(),
-        };
-        self.server = server.as_str().into();
-        self.servers = if name.is_empty() {
-            [destination, address].into()
-        } else {
-            [server, name.to_owned(), destination, address].into()
-        };
+        let servers = server_names(&String::from_utf8_lossy(host), Some(conn.destination));
+        self.server = servers[0].as_str().into();
+        self.servers = servers.into();
         host.clone_into(&mut self.host);
         self.process = None;
     }
@@ -89,6 +92,23 @@ impl Target {
         }
         self.session.as_ref().map(|(_, digest)| *digest)
     }
+}
+
+/// Every name of a server, which rules and stops know it by: as it is named, if it is, and where the connection goes, with
+/// the port and without. The first is what records say.
+pub fn server_names(named: &str, destination: Option<SocketAddr>) -> Vec<String> {
+    // Names are compared as servers compare them: without case and without the dot of the DNS root.
+    let named = named.to_ascii_lowercase();
+    let port = named.rsplit_once(':').filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()));
+    let (name, port) = port.map_or((&*named, None), |(name, port)| (name, Some(port)));
+    let name = name.strip_suffix('.').unwrap_or(name);
+    let mut names = match port {
+        _ if name.is_empty() => Vec::new(),
+        Some(port) => vec![format!("{name}:{port}"), name.to_owned()],
+        None => vec![name.to_owned()],
+    };
+    names.extend(destination.into_iter().flat_map(addresses));
+    names
 }
 
 /// The server that a request names. Where the target carries an authority servers go by that and not by `Host`

@@ -8,7 +8,9 @@ use serde::Serialize;
 
 use crate::approvals::Question;
 use crate::book::Caught;
+use crate::decide::Failed;
 use crate::decide::policy::Phase;
+use crate::decide::redact::Found;
 use crate::decide::stop::{Level, Operator};
 use crate::decide::subject::Party;
 use crate::identity::Identity;
@@ -148,13 +150,19 @@ pub struct Decision<'a> {
     pub tool: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rpc_id: Option<&'a str>,
-    /// allow | deny | would_deny | edit
+    /// allow | deny | would_deny | edit | would_edit
     pub verdict: &'static str,
     /// Every rule that fired.
     pub rules: &'a [Arc<str>],
     /// Of these, the rules in `mode: observe` that would have stopped the agent.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub would_stop: Vec<&'a str>,
+    /// How much rules have taken out of it.
+    #[serde(skip_serializing_if = "is_default")]
+    pub redacted: Found,
+    /// Rules whose condition could not be computed, and why.
+    #[serde(skip_serializing_if = "<[Failed]>::is_empty")]
+    pub failed: &'a [Failed],
     /// Entries that were taken out of a list.
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
     pub hidden: &'a [String],
@@ -202,6 +210,8 @@ impl<'a> Decision<'a> {
             verdict: "allow",
             rules: &[],
             would_stop: Vec::new(),
+            redacted: Found::default(),
+            failed: &[],
             hidden: &[],
             reason: None,
             stop: None,

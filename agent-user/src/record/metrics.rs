@@ -60,6 +60,7 @@ pub struct Metrics {
     pub kernel_events_lost: IntGauge,
     pub policy_generation: IntGauge,
     policy_reloads: IntCounterVec,
+    condition_errors: IntCounterVec,
     control_refusals: IntCounter,
     remote_failures: IntCounterVec,
     pub approvals_pending: IntGauge,
@@ -183,6 +184,11 @@ impl Metrics {
                 none,
             )?
             .with_label_values::<&str>(&[]),
+            condition_errors: counter(
+                "interlock_condition_errors_total",
+                "Messages for which the condition of a rule could not be computed.",
+                &["rule"],
+            )?,
             policy_reloads: counter(
                 "interlock_policy_reloads_total",
                 "Reloads of the rules file.",
@@ -279,6 +285,10 @@ impl Metrics {
 
     pub fn policy_reloaded(&self, ok: bool) {
         self.policy_reloads.with_label_values(&[if ok { "ok" } else { "error" }]).inc();
+    }
+
+    pub fn condition_failed(&self, rule: &str) {
+        self.condition_errors.with_label_values(&[rule]).inc();
     }
 
     pub fn control_refused(&self) {

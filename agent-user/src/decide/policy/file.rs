@@ -6,7 +6,9 @@ use jiff::SignedDuration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::defaults::{AgentDefaults, Defaults};
+use super::defaults::{AgentDefaults, Bias, Defaults};
+use crate::decide::limit::LimitFile;
+use crate::decide::redact::RedactFile;
 use crate::decide::stop::Level;
 use crate::decide::tripwire::After;
 
@@ -38,6 +40,21 @@ pub struct RuleFile {
     pub mode: Mode,
     #[serde(default, rename = "match")]
     pub matches: Match,
+    /// A condition in CEL (`interlock config schema --cel` lists its variables): the rule is about messages for which it
+    /// holds.
+    #[serde(default)]
+    pub when: Option<String>,
+    /// With `when`: what becomes of a message for which the condition cannot be computed, for instance because an argument
+    /// is missing or a text where a number should be. `deny`, where it is left out; `allow` goes on as if the rule were not
+    /// there.
+    #[serde(default)]
+    pub on_error: Option<Bias>,
+    /// With `action: redact`: what is taken out.
+    #[serde(default)]
+    pub redact: Option<RedactFile>,
+    /// With `action: limit`: how much is let through.
+    #[serde(default)]
+    pub limit: Option<LimitFile>,
     /// With `action: stop`: how many denials make the stop. Left out, the first message that matches is refused and
     /// makes it.
     #[serde(default)]
@@ -60,12 +77,16 @@ pub struct RuleFile {
 pub enum Action {
     /// Refuse the message.
     Deny,
-    /// Refuse whatever is of this kind and is matched by no such rule. What is allowed is the last that the rule gives of
-    /// `server`, `method`, `tool` (of calls of tools, unless a method is given) and `when`; what it gives before that, and
-    /// `agent`, is the kind.
+    /// Refuse whatever is of this kind and is allowed by no such rule. What is allowed is said by `tool` and `when`; by
+    /// `method`, where neither is given; by `server`, where that is not given either. All else in the rule says of which
+    /// kind: with `tool`, calls of tools unless a method is given.
     AllowOnly,
     /// Take the entry out of lists of tools, prompts and resources, and refuse what uses it anyway.
     Hide,
+    /// Take what `redact` says out of arguments (`phase: request`), results (`response`) or entries of lists (`list`).
+    Redact,
+    /// Let through only so much as `limit` says.
+    Limit,
     /// Hold the call until a person approves or refuses it.
     RequireApproval,
     /// Stop the agent, as `interlock stop agent=…` does, with the rule as the author.
@@ -74,11 +95,13 @@ pub enum Action {
 
 impl Action {
     /// As it is written.
-    pub(super) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Action::Deny => "deny",
             Action::AllowOnly => "allow_only",
             Action::Hide => "hide",
+            Action::Redact => "redact",
+            Action::Limit => "limit",
             Action::RequireApproval => "require_approval",
             Action::Stop => "stop",
         }
@@ -160,7 +183,7 @@ pub struct Match {
 }
 
 /// One glob or a list of them.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Globs {
     One(String),
@@ -168,7 +191,7 @@ pub enum Globs {
 }
 
 impl Globs {
-    pub(super) fn patterns(&self) -> &[String] {
+    pub fn patterns(&self) -> &[String] {
         match self {
             Globs::One(pattern) => std::slice::from_ref(pattern),
             Globs::Many(patterns) => patterns,

@@ -3,12 +3,14 @@
 
 use std::sync::Arc;
 
+use super::super::condition::Inputs;
 use super::super::scope::Scope;
 use super::super::subject::{Party, Subject};
-use super::super::{Refusal, Verdict};
+use super::super::{Failed, Refusal, Verdict};
 use super::Policy;
+use super::defaults::Bias;
 use super::file::{Mode, Phase};
-use super::rule::{Effect, Rule, subject_methods};
+use super::rule::{Effect, Field, Rule, subject_methods};
 
 /// The rules with `allow_only` of one mode that concern a message.
 #[derive(Default)]
@@ -53,45 +55,70 @@ impl Policy {
         found
     }
 
-    /// The rules that can concern a message, found by looking at every one.
-    pub(super) fn concerned(&self, subject: &Subject<'_>) -> Scope {
+    /// Whether what these rules say of a message depends on one of these variables.
+    pub fn depends_on(&self, scope: &Scope, subject: &Subject<'_>, variables: &[&str]) -> bool {
+        let mut candidates = self.candidates(subject);
+        candidates.intersect(scope);
+        let mut concerned = candidates.rules().filter(|rule| self.rules[*rule].concerns(subject));
+        concerned.any(|rule| variables.iter().any(|name| self.condition_uses(rule, name)))
+    }
+
+    /// Whether one field of a rule, by its position, matches.
+    pub fn field_matches(&self, rule: usize, field: Field, subject: &Subject<'_>) -> bool {
+        self.rules[rule].field(field, subject)
+    }
+
+    /// Whether a rule is about messages of this phase.
+    pub fn is_of_phase(&self, rule: usize, phase: Phase) -> bool {
+        self.rules[rule].is_of(phase)
+    }
+
+    /// The condition of a rule; one without any holds.
+    pub fn condition(&self, rule: usize, subject: &Subject<'_>) -> Result<bool, String> {
+        self.rules[rule].holds(&Inputs::new(subject))
+    }
+
+    /// Whether the condition of a rule looks at a variable.
+    pub fn condition_uses(&self, rule: usize, variable: &str) -> bool {
+        self.rules[rule].when.as_ref().is_some_and(|when| when.uses(variable))
+    }
+
+    /// Judges a message by looking at every rule, for whoever wants to see that the index has missed none.
+    pub fn judge_by_all(&self, subject: &Subject<'_>) -> Verdict {
         let mut found = Scope::with_rules(self.rules.len());
         let concerned = self.rules.iter().enumerate().filter(|(_, rule)| rule.is_in_scope_of(subject));
         concerned.for_each(|(index, _)| found.insert(index));
-        found
+        self.judge_by(&found, subject)
     }
 
-    pub(super) fn judge_by(&self, candidates: &Scope, subject: &Subject<'_>) -> Verdict {
+    fn judge_by(&self, candidates: &Scope, subject: &Subject<'_>) -> Verdict {
+        let inputs = Inputs::new(subject);
         let mut verdict = Verdict::default();
         let mut allowing = [Allowing::default(), Allowing::default()];
         for rule in candidates.rules().map(|index| &self.rules[index]) {
             if !rule.concerns(subject) {
                 continue;
             }
+            let holds = match rule.holds(&inputs) {
+                Ok(holds) => holds,
+                Err(error) => {
+                    verdict.failed.push(Failed { rule: Arc::clone(&rule.id), error });
+                    if rule.on_error == Bias::Deny {
+                        verdict.deny(rule);
+                        continue;
+                    }
+                    // As if the rule were not there: what it alone allows is allowed, too.
+                    matches!(rule.effect, Effect::AllowOnly)
+                }
+            };
             match &rule.effect {
                 Effect::AllowOnly => {
                     let allowing = &mut allowing[usize::from(rule.mode == Mode::Observe)];
-                    allowing.is_allowed |= rule.allows(subject);
+                    allowing.is_allowed |= holds && rule.allows(subject);
                     allowing.rules.push(rule);
                 }
-                Effect::Stop(tripwire) => {
-                    verdict.tripwires.push(Arc::clone(tripwire));
-                    // One that counts fires when its number is full, which only the counts know.
-                    if tripwire.after.is_none() {
-                        verdict.deny(rule);
-                    }
-                }
-                // A person decides on what the agent asks for, and only once.
-                Effect::Approve(_) if subject.continues || subject.from == Party::Server => {}
-                Effect::Approve(_) if !rule.asks_about(subject) => {}
-                Effect::Approve(approval) => {
-                    verdict.fired.push(Arc::clone(&rule.id));
-                    match rule.mode {
-                        Mode::Observe => verdict.would_deny = true,
-                        Mode::Enforce => verdict.approvals.push(Arc::clone(approval)),
-                    }
-                }
-                Effect::Deny | Effect::Hide => verdict.deny(rule),
+                effect if holds => verdict.apply(rule, effect, subject),
+                _ => {}
             }
         }
         for allowing in allowing.iter().filter(|allowing| !allowing.is_allowed) {
@@ -102,13 +129,45 @@ impl Policy {
 }
 
 impl Verdict {
+    /// A rule is about the message.
+    fn apply(&mut self, rule: &Rule, effect: &Effect, subject: &Subject<'_>) {
+        // A person decides on what the agent asks for, and only once; so it is counted, too.
+        let is_counted = !subject.continues && subject.from == Party::Agent;
+        match effect {
+            Effect::Deny | Effect::Hide | Effect::AllowOnly => self.deny(rule),
+            Effect::Redact(redact) => self.redactions.push(Arc::clone(redact)),
+            Effect::Limit(limit) if is_counted => self.limits.push(Arc::clone(limit)),
+            Effect::Approve(approval) if is_counted && rule.asks_about(subject) => {
+                self.fired.push(Arc::clone(&rule.id));
+                match rule.mode {
+                    Mode::Observe => self.would_deny = true,
+                    Mode::Enforce => self.approvals.push(Arc::clone(approval)),
+                }
+            }
+            Effect::Limit(_) | Effect::Approve(_) => {}
+            Effect::Stop(tripwire) => {
+                self.tripwires.push(Arc::clone(tripwire));
+                // One that counts fires when its number is full, which only the counts know.
+                if tripwire.after.is_none() {
+                    self.deny(rule);
+                }
+            }
+        }
+    }
+
     fn deny(&mut self, rule: &Rule) {
         self.fired.push(Arc::clone(&rule.id));
         match rule.mode {
             Mode::Observe => self.would_deny = true,
             Mode::Enforce if self.refusal.is_none() => {
-                let (id, reason) = (Arc::clone(&rule.id), Arc::clone(&rule.reason));
-                self.refusal = Some(Refusal::Rule { id, reason });
+                let failed = self.failed.iter().find(|failed| failed.rule == rule.id);
+                let reason = match failed {
+                    Some(failed) => {
+                        format!("{} (its condition failed: {})", rule.reason, failed.error).into()
+                    }
+                    None => Arc::clone(&rule.reason),
+                };
+                self.refusal = Some(Refusal::Rule { id: Arc::clone(&rule.id), reason });
             }
             Mode::Enforce => {}
         }

@@ -18,30 +18,42 @@ use std::collections::HashSet;
 
 use self::defaults::AllDefaults;
 use self::index::{Index, IndexBuilder};
-use self::rule::Rule;
+use self::rule::{Effect, Rule};
+use super::limit::Limit;
 use super::scope::Scope;
 
 pub use self::defaults::{AgentDefaults, Bias, Defaults};
 pub use self::fault::{Fault, place};
 pub use self::file::{Action, Denials, Globs, Match, Mode, Phase, PolicyFile, RuleFile};
-pub use self::rule::Approval;
+pub use self::rule::{Approval, Field, Limited, Redact};
 
 /// A checked, indexed policy.
 #[derive(Debug, Default)]
 pub struct Policy {
     defaults: AllDefaults,
     rules: Vec<Rule>,
-    agents: Field,
-    servers: Field,
+    agents: OfAll,
+    servers: OfAll,
     /// Of [`Phase::Request`], [`Phase::Response`] and [`Phase::List`].
     phases: [Messages; 3],
     /// Rules that are also about what cannot be read.
     of_connection: Scope,
+    /// Rules about answers and lists.
+    of_answers: Scope,
+    pub reads: Reads,
+}
+
+/// What conditions look at that costs something to know.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Reads {
+    pub user: bool,
+    pub annotations: bool,
+    pub recent: bool,
 }
 
 /// One field over all rules.
 #[derive(Debug, Default)]
-struct Field {
+struct OfAll {
     index: Index,
     /// Rules that do not ask for it.
     any: Scope,
@@ -83,7 +95,7 @@ impl Policy {
 
     fn indexed(files: &[RuleFile], rules: Vec<Rule>) -> Result<Policy, String> {
         let count = rules.len();
-        let field = |globs: fn(&Rule, &RuleFile) -> Option<Globs>| -> Result<Field, String> {
+        let field = |globs: fn(&Rule, &RuleFile) -> Option<Globs>| -> Result<OfAll, String> {
             let (mut index, mut any) = (IndexBuilder::default(), Scope::with_rules(count));
             for (position, file) in files.iter().enumerate() {
                 match globs(&rules[position], file) {
@@ -91,7 +103,7 @@ impl Policy {
                     None => any.insert(position),
                 }
             }
-            Ok(Field { index: index.build(count)?, any })
+            Ok(OfAll { index: index.build(count)?, any })
         };
         let messages = |phase: Phase| -> Result<Messages, String> {
             let (mut tools, mut methods) = (IndexBuilder::default(), IndexBuilder::default());
@@ -108,7 +120,16 @@ impl Policy {
         let mut of_connection = Scope::with_rules(count);
         let unread = rules.iter().enumerate().filter(|(_, rule)| rule.is_of_connection());
         unread.for_each(|(position, _)| of_connection.insert(position));
+        let mut of_answers = Scope::with_rules(count);
+        let answers = rules
+            .iter()
+            .enumerate()
+            .filter(|(_, rule)| [Phase::Response, Phase::List].into_iter().any(|phase| rule.is_of(phase)));
+        answers.for_each(|(position, _)| of_answers.insert(position));
+        let reads = |name| rules.iter().any(|rule| rule.when.as_ref().is_some_and(|when| when.uses(name)));
         Ok(Policy {
+            reads: Reads { user: reads("user"), annotations: reads("annotations"), recent: reads("recent") },
+            of_answers,
             agents: field(|_, file| file.matches.agent.clone())?,
             servers: field(Rule::index_server)?,
             phases: [messages(Phase::Request)?, messages(Phase::Response)?, messages(Phase::List)?],
@@ -135,6 +156,21 @@ impl Policy {
     /// What to do with UDP of agents other than DNS.
     pub fn quic(&self) -> Bias {
         self.defaults.general.quic
+    }
+
+    /// Whether any of these rules is about answers or lists.
+    pub fn judges_answers(&self, scope: &Scope) -> bool {
+        let mut answers = self.of_answers.clone();
+        answers.intersect(scope);
+        !answers.is_empty()
+    }
+
+    /// The limits of all rules.
+    pub fn limits(&self) -> impl Iterator<Item = &Limit> {
+        self.rules.iter().filter_map(|rule| match &rule.effect {
+            Effect::Limit(limited) => Some(&limited.limit),
+            _ => None,
+        })
     }
 
     /// The rules that can fire for this agent and any of these names of the server.

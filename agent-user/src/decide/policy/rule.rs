@@ -6,9 +6,13 @@ use std::time::Duration;
 use globset::GlobSet;
 use jiff::SignedDuration;
 
+use super::super::condition::{Condition, Inputs};
+use super::super::limit::Limit;
+use super::super::redact::Redaction;
 use super::super::stop::Level;
 use super::super::subject::Subject;
 use super::super::tripwire::Tripwire;
+use super::defaults::Bias;
 use super::file::{Action, Denials, Globs, Match, Mode, Phase, RuleFile};
 use super::globs::{compile_globs, lower};
 use crate::session::Session;
@@ -23,8 +27,11 @@ pub(super) struct Rule {
     /// `None` for `hide`, which is about what is asked and about lists.
     pub(super) phase: Option<Phase>,
     matches: Matches,
-    /// With `allow_only`: the field of `matches` that says what is allowed.
+    /// With `allow_only`: the field of `matches` that says what is allowed, [`Field::Tool`] together with `when`.
     allowed: Option<Field>,
+    pub(super) when: Option<Condition>,
+    /// What becomes of a message for which `when` cannot be computed.
+    pub(super) on_error: Bias,
 }
 
 /// What a rule does.
@@ -33,8 +40,27 @@ pub(super) enum Effect {
     Deny,
     AllowOnly,
     Hide,
+    Redact(Arc<Redact>),
+    Limit(Arc<Limited>),
     Approve(Arc<Approval>),
     Stop(Arc<Tripwire>),
+}
+
+/// A rule with `action: redact`.
+#[derive(Debug)]
+pub struct Redact {
+    /// Id of the rule.
+    pub rule: Arc<str>,
+    pub mode: Mode,
+    pub redaction: Redaction,
+}
+
+/// A rule with `action: limit`.
+#[derive(Debug)]
+pub struct Limited {
+    pub mode: Mode,
+    pub reason: Arc<str>,
+    pub limit: Limit,
 }
 
 /// A rule with `action: require_approval`.
@@ -49,7 +75,7 @@ pub struct Approval {
 
 /// The fields that a rule may look at, in the order in which one says more than another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Field {
+pub enum Field {
     Agent,
     Server,
     Method,
@@ -60,8 +86,6 @@ pub(super) enum Field {
 
 /// Those that differ from message to message; the scope of a connection has looked at the others.
 const OF_MESSAGES: [Field; 4] = [Field::Method, Field::Tool, Field::Workflow, Field::Session];
-/// Those that can be what `allow_only` allows, the last first.
-const ALLOWABLE: [Field; 3] = [Field::Tool, Field::Method, Field::Server];
 
 /// Compiled globs; `None` matches everything.
 #[derive(Debug)]
@@ -74,6 +98,9 @@ struct Matches {
     session: Option<GlobSet>,
 }
 
+/// The variables of conditions that only a message has.
+const OF_MESSAGES_ONLY: [&str; 9] =
+    ["method", "tool", "protocol", "revision", "from", "size", "annotations", "args", "params"];
 /// The method of a call of a tool, which tasks go on with.
 const CALL: &str = "tools/call";
 /// Without these no session begins, stays or ends, whatever methods are allowed.
@@ -93,6 +120,8 @@ impl Rule {
             effect: effect(file, &reason)?,
             allowed: if file.action == Action::AllowOnly { Some(allowed(file)?) } else { None },
             matches: Matches::compile(&file.matches, file.action)?,
+            when: when(file, phase)?,
+            on_error: file.on_error.unwrap_or(Bias::Deny),
             phase,
             mode: file.mode,
             id: file.id.as_str().into(),
@@ -125,12 +154,19 @@ impl Rule {
         lifecycle || self.allowed.is_none_or(|field| self.field(field, subject))
     }
 
+    /// Whether its condition, if it has one, holds for a message.
+    pub(super) fn holds(&self, inputs: &Inputs<'_>) -> Result<bool, String> {
+        self.when.as_ref().map_or(Ok(true), |when| when.holds(inputs))
+    }
+
     /// It looks at nothing that only a JSON-RPC message has, and so is also about what cannot be read.
     pub(super) fn is_of_connection(&self) -> bool {
+        let reads_message = |when: &Condition| OF_MESSAGES_ONLY.iter().any(|name| when.uses(name));
         self.phase == Some(Phase::Request)
             && self.matches.method.is_none()
             && self.matches.tool.is_none()
-            && !matches!(self.effect, Effect::Approve(_))
+            && !self.when.as_ref().is_some_and(reads_message)
+            && matches!(self.effect, Effect::Deny | Effect::AllowOnly | Effect::Stop(_))
     }
 
     /// Whether one field of it matches.
@@ -185,7 +221,7 @@ impl Rule {
 
     /// It is done with at the call that begins a piece of work, and not again at what goes on with it.
     pub(super) fn is_counted(&self) -> bool {
-        matches!(self.effect, Effect::Approve(_))
+        matches!(self.effect, Effect::Approve(_) | Effect::Limit(_))
     }
 }
 
@@ -221,14 +257,30 @@ impl Matches {
 
 /// What an `allow_only` rule allows. The index finds such a rule by its kind alone.
 fn allowed(file: &RuleFile) -> Result<Field, String> {
-    let is_given = |field: &Field| match field {
-        Field::Tool => file.matches.tool.is_some(),
-        Field::Method => file.matches.method.is_some(),
-        _ => file.matches.server.is_some(),
+    match &file.matches {
+        matches if matches.tool.is_some() || file.when.is_some() => Ok(Field::Tool),
+        Match { method: Some(_), .. } => Ok(Field::Method),
+        Match { server: Some(_), .. } => Ok(Field::Server),
+        _ => {
+            Err("match: `allow_only` needs to say what is allowed: a `server`, `method`, `tool` or `when`"
+                .into())
+        }
+    }
+}
+
+fn when(file: &RuleFile, phase: Option<Phase>) -> Result<Option<Condition>, String> {
+    let Some(text) = &file.when else {
+        return match file.on_error {
+            Some(_) => Err("`on_error` goes with `when`; leave it out".to_owned()),
+            None => Ok(None),
+        };
     };
-    ALLOWABLE.into_iter().find(is_given).ok_or_else(|| {
-        "`allow_only` needs to say what is allowed: give a `server`, `method` or `tool`".to_owned()
-    })
+    let compile = |phase| Condition::compile(text, phase).map_err(|error| format!("when: {error}"));
+    match phase {
+        Some(phase) => compile(phase).map(Some),
+        // It may look only at what both phases have.
+        None => compile(Phase::List).and_then(|_| compile(Phase::Request)).map(Some),
+    }
 }
 
 fn phase(file: &RuleFile) -> Result<Option<Phase>, String> {
@@ -240,7 +292,8 @@ fn phase(file: &RuleFile) -> Result<Option<Phase>, String> {
         Action::Hide => return Ok(None),
         Action::Deny => phase != Phase::List,
         Action::AllowOnly => phase != Phase::Response,
-        Action::RequireApproval | Action::Stop => phase == Phase::Request,
+        Action::Redact => true,
+        Action::Limit | Action::RequireApproval | Action::Stop => phase == Phase::Request,
     };
     let hint = if phase == Phase::List { "; use `hide` to take entries out of lists" } else { "" };
     if fits {
@@ -256,6 +309,8 @@ fn check_fields(file: &RuleFile) -> Result<(), String> {
         ("after", file.after.is_some(), Action::Stop),
         ("level", file.level.is_some(), Action::Stop),
         ("timeout", file.timeout.is_some(), Action::RequireApproval),
+        ("redact", file.redact.is_some(), Action::Redact),
+        ("limit", file.limit.is_some(), Action::Limit),
     ];
     match given.into_iter().find(|(_, is_given, action)| *is_given && *action != file.action) {
         Some((field, _, action)) => Err(format!(
@@ -271,6 +326,16 @@ fn effect(file: &RuleFile, reason: &Arc<str>) -> Result<Effect, String> {
         Action::Deny => Effect::Deny,
         Action::AllowOnly => Effect::AllowOnly,
         Action::Hide => Effect::Hide,
+        Action::Redact => {
+            let redact = file.redact.as_ref().ok_or("`redact` is missing; say what to take out")?;
+            let redaction = Redaction::compile(redact)?;
+            Effect::Redact(Arc::new(Redact { rule: file.id.as_str().into(), mode: file.mode, redaction }))
+        }
+        Action::Limit => {
+            let limit = file.limit.as_ref().ok_or("`limit` is missing; say how much to let through")?;
+            let limit = limit.compile(&file.id.as_str().into())?;
+            Effect::Limit(Arc::new(Limited { mode: file.mode, reason: Arc::clone(reason), limit }))
+        }
         Action::RequireApproval => {
             let timeout = file.timeout.unwrap_or(APPROVE_WITHIN);
             if timeout <= SignedDuration::ZERO || timeout > MAX_APPROVE_WITHIN {
@@ -290,4 +355,45 @@ fn effect(file: &RuleFile, reason: &Arc<str>) -> Result<Effect, String> {
             reason: Arc::clone(reason),
         })),
     })
+}
+
+impl Field {
+    pub const ALL: [Field; 6] =
+        [Field::Agent, Field::Server, Field::Method, Field::Tool, Field::Workflow, Field::Session];
+
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Field::Agent => "agent",
+            Field::Server => "server",
+            Field::Method => "method",
+            Field::Tool => "tool",
+            Field::Workflow => "workflow",
+            Field::Session => "session",
+        }
+    }
+
+    /// What a rule asks for there.
+    pub fn globs(self, matches: &Match) -> Option<&Globs> {
+        match self {
+            Field::Agent => matches.agent.as_ref(),
+            Field::Server => matches.server.as_ref(),
+            Field::Method => matches.method.as_ref(),
+            Field::Tool => matches.tool.as_ref(),
+            Field::Workflow => matches.workflow.as_ref(),
+            Field::Session => matches.session.as_ref(),
+        }
+    }
+
+    /// What a message has there.
+    pub fn value(self, subject: &Subject<'_>) -> String {
+        match self {
+            Field::Agent => subject.agent.name.to_owned(),
+            Field::Server => subject.servers.join(", "),
+            Field::Method => subject.method.unwrap_or_default().to_owned(),
+            Field::Tool => subject.name.unwrap_or_default().to_owned(),
+            Field::Workflow => subject.workflow.unwrap_or_default().to_owned(),
+            Field::Session => subject.session.map(|session| session.to_string()).unwrap_or_default(),
+        }
+    }
 }

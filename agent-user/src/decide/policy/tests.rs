@@ -278,7 +278,7 @@ proptest! {
             ..Subject::default()
         };
         let indexed = policy.judge(&policy.scope(subject.agent.name, &servers), &subject);
-        let every = policy.judge_by(&policy.concerned(&subject), &subject);
+        let every = policy.judge_by_all(&subject);
         prop_assert_eq!(format!("{indexed:?}"), format!("{every:?}"));
     }
 }
