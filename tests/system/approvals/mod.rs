@@ -5,15 +5,13 @@ mod rounds;
 mod told;
 
 use std::fs;
-use std::time::Duration;
 
-use agent_tests::agent::{Agent, RawConn, call};
+use agent_tests::agent::RawConn;
 use agent_tests::certs::{Ca, Use};
 use agent_tests::cli::{Answer, Cli};
 use agent_tests::raw_server::{RawServer, handshake};
 use agent_tests::records::rules;
-use agent_tests::world::SERVER_V4;
-use agent_tests::{Daemon, Era, RawAgent, Sdk, Server, World, http, mcp, wait_for};
+use agent_tests::{Daemon, RawAgent, World, http, mcp, wait_for};
 use serde_json::{Value, json};
 
 use crate::REASON;
