@@ -13,9 +13,9 @@ use serde::Serialize;
 use crate::decide::stop::{Facts, Level, Stop};
 use crate::decide::{Rules, furthest};
 use crate::decode::RawId;
-use crate::fate::Fate;
 use crate::identity::Identity;
 use crate::limits::Permit;
+pub use crate::phase::Phase;
 use crate::rounds::Round;
 use crate::session::Session;
 use crate::sync::{Mutex, MutexGuard, Notify};
@@ -106,23 +106,6 @@ impl Scene {
             is_tool_unknown: false,
         }
     }
-}
-
-/// How far the exchange on a connection has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
-    /// Nothing in flight, nothing half done.
-    Idle,
-    /// Something without calls flows: a stream, a tunnel, plain HTTP.
-    Open,
-    /// Read and registered; no byte has left.
-    Held,
-    /// Some bytes have left for the server, perhaps all but the last.
-    Sending,
-    /// All bytes have left; the server has not answered.
-    Sent,
-    /// The answer is decided and on its way to the agent.
-    Answering,
 }
 
 /// One open connection of an agent.
@@ -320,17 +303,6 @@ impl State {
             return stop.selector.matches(&self.scene.facts(agent));
         }
         self.calls.iter().any(|call| stop.selector.matches(&call.facts(&self.scene, agent)))
-    }
-}
-
-impl Phase {
-    /// What becomes of the calls of an exchange that a stop ends in this phase.
-    pub fn fate(self) -> Fate {
-        match self {
-            Phase::Idle | Phase::Open | Phase::Held => Fate::Refused,
-            Phase::Sending => Fate::Cut,
-            Phase::Sent | Phase::Answering => Fate::Sent,
-        }
     }
 }
 

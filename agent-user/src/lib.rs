@@ -38,6 +38,7 @@ pub mod ledger;
 pub mod limits;
 pub mod orders;
 pub mod parts;
+pub mod phase;
 pub mod place;
 pub mod recent;
 pub mod record;
