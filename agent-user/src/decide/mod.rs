@@ -3,6 +3,7 @@
 //! Nothing here does IO or reads a clock. Bias: a stop beats every rule, a deny beats an allow, and what no rule
 //! mentions is allowed unless [`policy::Defaults`] says otherwise.
 
+pub mod condition;
 pub mod policy;
 pub mod scope;
 pub mod stop;
