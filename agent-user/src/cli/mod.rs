@@ -21,10 +21,11 @@ use serde_json::{Value, json};
 use crate::config::{CONFIG, Config, RUNTIME_DIR};
 use crate::control::ExecOrder;
 use crate::control::client::Client;
+use crate::decide::condition::variables;
 use crate::decide::policy::PolicyFile;
 use crate::{app, doctor, hold, reload};
 
-use self::render::{agents_table, status_text, text};
+use self::render::{agents_table, status_text, text, variables_table};
 
 /// Exit code for a bad configuration (`EX_USAGE` of sysexits.h).
 const BAD_CONFIG: u8 = 64;
@@ -135,10 +136,13 @@ enum Command {
 
 #[derive(Debug, Subcommand)]
 enum ConfigCommand {
-    /// Print the JSON Schema of the configuration, or of the rules.
+    /// Print the JSON Schema of the configuration, or of the rules, or the variables of conditions.
     Schema {
         #[arg(long)]
         rules: bool,
+        /// The variables a condition of a rule may use.
+        #[arg(long, conflicts_with = "rules")]
+        cel: bool,
     },
 }
 
@@ -212,7 +216,10 @@ impl Args {
                 }
             }
             Command::Policy { command } => return policy::run(self, command),
-            Command::Config { command: ConfigCommand::Schema { rules } } => {
+            Command::Config { command: ConfigCommand::Schema { cel: true, .. } } => {
+                self.print(&json!({"variables": variables()}), variables_table);
+            }
+            Command::Config { command: ConfigCommand::Schema { rules, .. } } => {
                 let schema =
                     if *rules { schemars::schema_for!(PolicyFile) } else { schemars::schema_for!(Config) };
                 print_json(&serde_json::to_value(schema)?);

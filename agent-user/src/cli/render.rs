@@ -284,6 +284,18 @@ pub(super) fn agents_table(value: &Value) -> String {
     table.to_string()
 }
 
+/// What conditions of rules may use.
+pub(super) fn variables_table(value: &Value) -> String {
+    let mut table = Table::new();
+    table.set_header(["variable", "type", "phase", "what it is"]);
+    for variable in value["variables"].as_array().into_iter().flatten() {
+        let phases: Vec<_> = variable["phases"].as_array().into_iter().flatten().map(text).collect();
+        let phases = if phases.len() == 3 { "all".to_owned() } else { phases.join(", ") };
+        table.add_row([text(&variable["name"]), text(&variable["type"]), phases, text(&variable["doc"])]);
+    }
+    table.to_string()
+}
+
 pub(super) fn status_text(status: &Value) -> String {
     let policy = &status["policy"];
     let reload = match &policy["last_reload"]["error"] {
@@ -366,5 +378,27 @@ mod tests {
         let table =
             calls_table(&[serde_json::json!({"tool": "a\u{1b}[2Jb\u{202e}c", "fate": "sent"})]).to_string();
         assert!(table.contains(r"a\u{1b}[2Jb\u{202e}c"), "{table}");
+    }
+
+    #[test]
+    fn every_variable_of_conditions_has_a_line() {
+        let variables = crate::decide::condition::variables();
+        let value = serde_json::json!({"variables": variables});
+        assert_eq!(
+            value["variables"][0],
+            serde_json::json!({"name": "agent.name", "type": "string", "phases": ["request", "response", "list"],
+                "doc": variables[0].doc})
+        );
+        let table = variables_table(&value);
+        for variable in variables {
+            let phases = if variable.phases.len() == 3 { " all " } else { "" };
+            let is_line = |line: &str| {
+                let mut cells = line.split('|').map(str::trim);
+                line.contains(phases)
+                    && cells.nth(1) == Some(variable.name)
+                    && cells.next() == Some(variable.kind)
+            };
+            assert!(table.lines().any(is_line), "{}", variable.name);
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! What rules look at: one message as decoded, and what is known of whoever sent it.
 
+use core::net::SocketAddr;
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use jiff::Timestamp;
