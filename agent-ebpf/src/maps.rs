@@ -4,7 +4,7 @@
 
 use core::ffi::c_void;
 
-use agent_abi::{AgentState, Counter, EVERYBODY, Event, FlowKey, Listener, Origin, Settings, Tag};
+use agent_abi::{AgentState, Counter, EVERYBODY, Event, FlowKey, Listener, Origin, Redirect, Settings, Tag};
 use aya_ebpf::Global;
 use aya_ebpf::bindings::bpf_map_type::BPF_MAP_TYPE_SK_STORAGE;
 use aya_ebpf::bindings::{BPF_F_CLONE, BPF_F_NO_PREALLOC, BPF_SK_STORAGE_GET_F_CREATE};
@@ -34,12 +34,13 @@ pub(crate) static SETTINGS: Array<Settings, 1> = Array::new();
 pub(crate) static TAGS: SocketStorage<Tag, { (BPF_F_NO_PREALLOC | BPF_F_CLONE) as usize }> =
     SocketStorage::new();
 
-/// Socket → original destination. Connect hooks write the agent's socket, `sockops` the accepted one; the daemon
-/// reads the accepted one by file descriptor, getpeername hooks the agent's.
+/// Agent's socket → original destination. Connect hooks write; `handover` and getpeername hooks read, and the daemon
+/// sees which sockets have one.
 #[btf_map]
-pub(crate) static ORIGINS: SocketStorage<Origin, ON_DEMAND> = SocketStorage::new();
+pub(crate) static ORIGINS: SocketStorage<Redirect, ON_DEMAND> = SocketStorage::new();
 
-/// Connection on its way from the agent's SYN to the daemon's accept → original destination. `sockops` only.
+/// Connection on its way from the agent's SYN to the daemon's accept → original destination. `handover` writes, the
+/// daemon takes, and removes what it never got to accept.
 #[btf_map]
 pub(crate) static FLOWS: HashMap<FlowKey, Origin, 262_144, ON_DEMAND> = HashMap::new();
 

@@ -5,6 +5,7 @@ mod attach;
 mod bypass;
 mod everybody;
 mod halt;
+mod handover;
 mod lab;
 mod levels;
 mod offline;

@@ -12,10 +12,11 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use agent_abi::{
-    ABI_VERSION, AgentState, Counter, EVERYBODY, FlowKey, Listener, MODE_RUN, Origin, Settings, Tag,
+    ABI_VERSION, AgentState, Counter, EVERYBODY, FlowKey, Listener, MODE_RUN, Origin, Redirect, Settings, Tag,
 };
 use anyhow::{Context as _, bail, ensure};
 
+use super::syn;
 use super::sys::{self, Plain};
 
 /// Sums of the kernel side's counters since the maps were made.
@@ -170,9 +171,10 @@ impl Maps {
         self.agents.remove(&cgroup_id).with_context(|| format!("let go of cgroup {cgroup_id}"))
     }
 
-    /// Where an accepted connection wanted to go. `None`: it is no connection of an agent.
-    pub fn origin(&self, socket: BorrowedFd<'_>) -> Option<Origin> {
-        sys::lookup(self.origins.as_fd(), &socket_key(socket)).ok().flatten()
+    /// Where a connection wanted to go that a listener with [`syn::keep`] has accepted. It is told once. `None`: it is no
+    /// connection of an agent.
+    pub fn take_origin(&self, socket: BorrowedFd<'_>) -> Option<Origin> {
+        self.flows.take(&syn::key(socket)?).ok().flatten()
     }
 
     /// The agent whose tag a socket carries.
@@ -181,9 +183,13 @@ impl Maps {
         tag.map(|tag| tag.agent)
     }
 
-    /// Connections between the agent's SYN and the daemon's accept. Empty at rest; what stays is a leak.
-    pub fn flows(&self) -> anyhow::Result<Vec<(FlowKey, Origin)>> {
-        self.flows.entries().context("read flows")
+    /// Connections between the agent's SYN and the daemon's accept. Empty at rest; what stays is stale.
+    pub fn flow_keys(&self) -> anyhow::Result<Vec<FlowKey>> {
+        self.flows.keys().context("read flows")
+    }
+
+    pub(super) fn remove_flow(&self, key: &FlowKey) -> anyhow::Result<()> {
+        self.flows.remove(key).context("remove a flow")
     }
 
     /// Sums over all processors.
@@ -231,6 +237,10 @@ impl<K: Plain, V: Plain> Table<K, V> {
         sys::lookup(self.fd.as_fd(), key)
     }
 
+    fn take(&self, key: &K) -> io::Result<Option<V>> {
+        sys::take(self.fd.as_fd(), key)
+    }
+
     fn set(&self, key: &K, value: &V) -> io::Result<()> {
         sys::update(self.fd.as_fd(), key, value)
     }
@@ -243,9 +253,13 @@ impl<K: Plain, V: Plain> Table<K, V> {
         sys::delete(self.fd.as_fd(), key)
     }
 
+    fn keys(&self) -> io::Result<Vec<K>> {
+        sys::keys(self.fd.as_fd())
+    }
+
     fn entries(&self) -> io::Result<Vec<(K, V)>> {
         let mut entries = Vec::new();
-        for key in sys::keys::<K>(self.fd.as_fd())? {
+        for key in self.keys()? {
             if let Some(value) = self.find(&key)? {
                 entries.push((key, value));
             }
@@ -268,7 +282,7 @@ pub(super) const SPECS: [Spec; 9] = [
     Spec { name: "LISTENERS", key: 8, value: size_of::<Listener>() },
     Spec { name: "SETTINGS", key: 4, value: size_of::<Settings>() },
     Spec { name: "TAGS", key: 4, value: size_of::<Tag>() },
-    Spec { name: "ORIGINS", key: 4, value: size_of::<Origin>() },
+    Spec { name: "ORIGINS", key: 4, value: size_of::<Redirect>() },
     Spec { name: "FLOWS", key: size_of::<FlowKey>(), value: size_of::<Origin>() },
     Spec { name: "EVENTS", key: 0, value: 0 },
     Spec { name: "COUNTERS", key: 4, value: 8 },

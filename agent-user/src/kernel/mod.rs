@@ -18,6 +18,8 @@ pub mod netns;
 mod offline;
 pub mod process;
 pub mod sock_diag;
+mod stale;
+pub mod syn;
 mod sys;
 
 use std::collections::BTreeSet;
@@ -28,7 +30,7 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use agent_abi::{ABI_VERSION, Settings};
+use agent_abi::{ABI_VERSION, FlowKey, Settings};
 use anyhow::{Context as _, bail, ensure};
 use nix::time::{ClockId, clock_gettime};
 
@@ -36,9 +38,10 @@ pub use self::events::{Events, KernelLog};
 use self::levels::Levels;
 pub use self::link::LinkHealth;
 use self::link::{Links, Place};
-use self::load::{AGENT_HOOKS, EGRESS, ESTABLISH, HOOKS, Hook, Object};
+use self::load::{AGENT_HOOKS, EGRESS, HOOKS, Hook, Object};
 pub use self::maps::{Counters, Maps};
 pub use self::offline::{HeldCgroup, Offline};
+use self::stale::Stale;
 
 /// How to attach.
 #[derive(Clone, Debug)]
@@ -60,8 +63,7 @@ pub struct Kernel {
     /// As last written; a heartbeat writes it again with a new time.
     settings: Mutex<Settings>,
     levels: Mutex<Levels>,
-    /// The cgroup of the daemon itself, where accepted connections get their origin.
-    own_cgroup: PathBuf,
+    stale: Mutex<Stale<FlowKey>>,
 }
 
 impl Kernel {
@@ -69,7 +71,6 @@ impl Kernel {
     /// program is swapped in place; agents held before stay held throughout.
     pub fn attach(options: &Options) -> anyhow::Result<Kernel> {
         mount_bpffs(&options.pin_dir)?;
-        let own_cgroup = own_cgroup()?;
         let object = load::load(&options.pin_dir)?;
         let maps = Maps::open(&options.pin_dir)?;
         let links = Links::open(version_dir(&options.pin_dir).join("links"))?;
@@ -87,7 +88,7 @@ impl Kernel {
             object: Mutex::new(object),
             settings: Mutex::new(settings),
             levels: Mutex::default(),
-            own_cgroup,
+            stale: Mutex::default(),
         };
         kernel.beat()?;
         kernel.maps.inherit(&options.pin_dir)?;
@@ -106,8 +107,7 @@ impl Kernel {
             self.pin_dir.display()
         );
         let mut wanted = BTreeSet::new();
-        let branches = attach.iter().flat_map(|dir| HOOKS.map(|hook| (hook, dir)));
-        for (hook, dir) in branches.chain([(ESTABLISH, &self.own_cgroup)]) {
+        for (hook, dir) in attach.iter().flat_map(|dir| HOOKS.map(|hook| (hook, dir))) {
             match self.put(hook, dir) {
                 Ok(cgroup_id) => wanted.insert(Place::new(hook, cgroup_id)),
                 // Listed a moment ago, removed since: nobody is left in it.
@@ -190,6 +190,15 @@ impl Kernel {
     pub fn let_go(&self, cgroup_id: u64) -> anyhow::Result<()> {
         self.forget(cgroup_id)?;
         self.change_levels(|levels| levels.remove(cgroup_id))
+    }
+
+    /// Forgets where connections wanted to go that nobody has accepted since the call before last: their agent gave up,
+    /// or their listener went. Returns how many.
+    pub fn forget_stale(&self) -> anyhow::Result<usize> {
+        let keys = self.maps.flow_keys()?;
+        let stale = lock(&self.stale).next(keys);
+        stale.iter().try_for_each(|key| self.maps.remove_flow(key))?;
+        Ok(stale.len())
     }
 
     /// Refusals as they happen. One reader at a time; needs a tokio runtime.
@@ -306,18 +315,6 @@ pub fn monotonic_ns() -> u64 {
 
 fn version_dir(pin_dir: &Path) -> PathBuf {
     pin_dir.join(format!("v{ABI_VERSION}"))
-}
-
-/// The cgroup of this process.
-fn own_cgroup() -> anyhow::Result<PathBuf> {
-    let own = cgroup::dir_of(std::process::id())?;
-    if own == cgroup::root()? {
-        bail!(
-            "the daemon runs in the root cgroup, where no hook sees its sockets; start it as a service, or let it \
-             move to a cgroup of its own first"
-        );
-    }
-    Ok(own)
 }
 
 fn mount_bpffs(pin_dir: &Path) -> anyhow::Result<()> {
