@@ -8,8 +8,8 @@ use core::ffi::c_void;
 use core::ptr::{read_volatile, write_volatile};
 
 use agent_abi::{
-    Attempt, Counter, FAMILY_V4, FAMILY_V6, FlowKey, Origin, Reason, Redirect, Verdict, decide_connect,
-    decide_datagram, decide_socket, is_guarded_port, map_v4, unmap_v4,
+    Attempt, Counter, FAMILY_V4, FAMILY_V6, Origin, Reason, Verdict, decide_connect, decide_datagram,
+    decide_socket, is_guarded_port, map_v4, unmap_v4,
 };
 use aya_ebpf::EbpfContext as _;
 use aya_ebpf::helpers::generated::{
@@ -18,7 +18,6 @@ use aya_ebpf::helpers::generated::{
 use aya_ebpf::macros::{cgroup_sock, cgroup_sock_addr};
 use aya_ebpf::programs::{SockAddrContext, SockContext};
 
-use crate::handover::withdraw;
 use crate::maps::{ORIGINS, count, listener, settings, state};
 use crate::owner::{caller, current, owner};
 use crate::refuse::{Refused, refuse};
@@ -135,10 +134,7 @@ fn connect(ctx: &SockAddrContext, addr: [u8; 16], family: u32) -> i32 {
         }
         Verdict::FailOpen => {
             // SAFETY: as above. A reused socket must not show the peer of its last life.
-            unsafe {
-                withdraw(socket(ctx));
-                ORIGINS.delete(socket(ctx));
-            }
+            unsafe { ORIGINS.delete(socket(ctx)) };
             count(Counter::FailedOpen);
             PASS
         }
@@ -160,13 +156,8 @@ fn connect(ctx: &SockAddrContext, addr: [u8; 16], family: u32) -> i32 {
                 cookie: unsafe { bpf_get_socket_cookie(ctx.as_ptr()) },
                 netns: netns(ctx),
             };
-            let redirect = Redirect { origin, flow: FlowKey::default() };
-            // SAFETY: as above. What a reused socket had asked for in its last life, nobody is told any more.
-            let remembered = unsafe {
-                withdraw(socket(ctx));
-                ORIGINS.set(socket(ctx), &redirect)
-            };
-            if !remembered {
+            // SAFETY: as above.
+            if !unsafe { ORIGINS.set(socket(ctx), &origin) } {
                 return refused(Reason::NoRoom);
             }
             rewrite(ctx, &addr, family, port);
@@ -217,8 +208,7 @@ fn bind(ctx: &SockAddrContext, addr: [u8; 16]) -> i32 {
 #[inline(always)]
 fn origin(ctx: &SockAddrContext) -> Option<&'static Origin> {
     // SAFETY: the socket of a valid context; never null in this hook.
-    let redirect = unsafe { ORIGINS.get(socket(ctx)) }?;
-    Some(&redirect.origin)
+    unsafe { ORIGINS.get(socket(ctx)) }.map(|origin| &*origin)
 }
 
 // A socket bound to a device would send its SYN for 127.0.0.1 out of that device, and time out.

@@ -5,11 +5,9 @@
 
 use core::ffi::c_void;
 
-use agent_abi::{Counter, FlowKey, is_loopback, map_v4};
-use aya_ebpf::EbpfContext as _;
-use aya_ebpf::bindings::{BPF_ANY, BPF_TCP_CLOSE, BPF_TCP_SYN_SENT};
-use aya_ebpf::macros::cgroup_sock;
-use aya_ebpf::programs::{SkBuffContext, SockContext};
+use agent_abi::{Counter, FlowKey, Origin, is_loopback, map_v4};
+use aya_ebpf::bindings::BPF_ANY;
+use aya_ebpf::programs::SkBuffContext;
 
 use crate::egress::{IPPROTO_TCP, load, transport};
 use crate::maps::{FLOWS, ORIGINS, count};
@@ -22,46 +20,19 @@ const TCP_FLAG_ACK: u8 = 0x10;
 #[inline(always)]
 pub(crate) fn announce(ctx: &SkBuffContext, socket: *mut c_void) -> bool {
     // SAFETY: the caller has checked the socket for null.
-    let Some(redirect) = (unsafe { ORIGINS.get(socket) }) else {
+    let Some(origin) = (unsafe { ORIGINS.get(socket) }) else {
         // Older than its agent, or let through while the daemon is away.
         return true;
     };
-    let Some(key) = key(ctx, redirect.origin.netns) else {
-        count(Counter::OriginsLost);
-        return false;
+    let origin: &Origin = origin;
+    let is_announced = match key(ctx, origin.netns) {
+        Some(key) => FLOWS.insert(key, origin, BPF_ANY.into()).is_ok(),
+        None => false,
     };
-    if FLOWS.insert(key, &redirect.origin, BPF_ANY.into()).is_err() {
+    if !is_announced {
         count(Counter::OriginsLost);
-        return false;
     }
-    // SAFETY: the slot belongs to this socket, whose packets leave one after the other. Not `=`: bpf-linker has no memmove.
-    unsafe { core::ptr::copy_nonoverlapping(&raw const key, &raw mut redirect.flow, 1) };
-    true
-}
-
-/// Takes back what nobody will accept: of a connection that was refused, or given up before it was made. One that was
-/// made may be closed by the agent and wait for the daemon.
-#[cgroup_sock(sock_release)]
-pub(crate) fn sock_release(ctx: SockContext) -> i32 {
-    // SAFETY: a field of a valid context.
-    let state = unsafe { (*ctx.sock).state };
-    if state == BPF_TCP_SYN_SENT || state == BPF_TCP_CLOSE {
-        // SAFETY: the context of this hook is the socket.
-        unsafe { withdraw(ctx.as_ptr()) };
-    }
-    1
-}
-
-/// Takes back what a socket has announced, if the daemon has not taken it.
-///
-/// # Safety
-/// `socket` must be what the hook's socket storage helper accepts.
-#[inline(always)]
-pub(crate) unsafe fn withdraw(socket: *mut c_void) {
-    // SAFETY: the caller vouches for the socket.
-    if let Some(redirect) = unsafe { ORIGINS.get(socket) } {
-        let _ = FLOWS.remove(&redirect.flow);
-    }
+    is_announced
 }
 
 /// `None`: not a SYN to a loopback address, which would go around the daemon, or not one that can be read.

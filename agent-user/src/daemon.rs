@@ -12,7 +12,7 @@ use notify::{RecursiveMode, Watcher};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, sleep};
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 
 use crate::accept::Listeners;
 use crate::agents::Unheld;
@@ -32,8 +32,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 const LOOKS: usize = 8;
 /// How often what changes rarely, and unseen, is looked after.
 const TEND_EVERY: Duration = Duration::from_secs(1);
-/// How often connections are looked for that nobody has accepted. They are forgotten after two to three times as long.
-const FORGET_EVERY: Duration = Duration::from_secs(2);
 /// How long calls in flight may take to end when the daemon is told to.
 const DRAIN_WITHIN: Duration = Duration::from_secs(5);
 
@@ -56,9 +54,6 @@ impl Daemon {
         let mut tend = interval(TEND_EVERY);
         let mut look = interval(LOOK_EVERY);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut forget = interval(FORGET_EVERY);
-        // After a pause there must be time to accept before the next look.
-        forget.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut events = self.parts.kernel.events()?;
         let kernel_log = self.parts.kernel.take_log()?;
         tokio::spawn(kernel_log.forward());
@@ -92,7 +87,6 @@ impl Daemon {
                 }
                 event = events.next() => self.report(&event?),
                 _ = tend.tick() => self.tend(),
-                _ = forget.tick() => self.forget_stale(),
                 _ = look.tick() => self.look(&mut tree_watcher, &mut watched),
                 _ = tree_changed.recv() => self.look(&mut tree_watcher, &mut watched),
             }
@@ -109,14 +103,6 @@ impl Daemon {
         }
         self.listeners.retire_unused();
         self.cover(Kernel::sync_attach);
-    }
-
-    fn forget_stale(&self) {
-        match self.parts.kernel.forget_stale() {
-            Ok(0) => {}
-            Ok(count) => debug!(count, "connections of agents that were never accepted"),
-            Err(error) => warn!(error = format!("{error:#}"), "stale connections are not forgotten"),
-        }
     }
 
     /// Puts the hooks on the cgroups below the root, unless the configuration names others.

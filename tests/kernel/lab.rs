@@ -187,7 +187,7 @@ impl Lab {
 
     #[track_caller]
     pub(crate) fn flows_are_empty(&self) {
-        until("FLOWS to be empty", || self.kernel.flow_keys().expect("flows").is_empty().then_some(()));
+        until("FLOWS to be empty", || self.kernel.flows().expect("flows").is_empty().then_some(()));
     }
 }
 

@@ -17,9 +17,7 @@ pub use decide::{
     is_guarded_port, is_own_port,
 };
 pub use event::{Counter, Event};
-pub use origin::{
-    FAMILY_V4, FAMILY_V6, FlowKey, Origin, Redirect, is_loopback, is_unspecified, map_v4, unmap_v4,
-};
+pub use origin::{FAMILY_V4, FAMILY_V6, FlowKey, Origin, is_loopback, is_unspecified, map_v4, unmap_v4};
 
 /// Version of every layout in this crate, and of what its keys mean. Part of the pin path (`<pin_dir>/v3`).
 /// 2: [`EVERYBODY`], which programs of version 1 would not look at. 3: connections are handed over by their SYN, and

@@ -5,7 +5,8 @@ pub const FAMILY_V4: u32 = 4;
 /// [`Origin::family`] of an `AF_INET6` socket, whose destination may still be IPv4 (v4-mapped).
 pub const FAMILY_V6: u32 = 6;
 
-/// The original destination of a redirected connection and who asked for it. Value of the `FLOWS` map.
+/// The original destination of a redirected connection and who asked for it. Socket storage of the agent's socket
+/// (`ORIGINS`), then value of `FLOWS`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Origin {
@@ -33,7 +34,7 @@ pub struct Origin {
 /// destinations. So is the first sequence number: a connection that is over may still wait to be accepted when another
 /// one has the same ends.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowKey {
     /// `SO_NETNS_COOKIE` of the network namespace of both ends.
     pub netns: u64,
@@ -46,15 +47,6 @@ pub struct FlowKey {
     /// The sequence number of the SYN, host byte order.
     pub isn: u32,
     pub _pad: u32,
-}
-
-/// Value of the `ORIGINS` socket storage: what became of an agent's `connect`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Redirect {
-    pub origin: Origin,
-    /// Under which key `FLOWS` was told; all zero before the SYN, which is no connection's key.
-    pub flow: FlowKey,
 }
 
 /// The v4-mapped IPv6 form of an IPv4 address (RFC 4291 section 2.5.5.2).
@@ -112,7 +104,6 @@ fn is_zero_until(addr: &[u8; 16], end: usize) -> bool {
 
 const _: () = assert!(size_of::<Origin>() == 56);
 const _: () = assert!(size_of::<FlowKey>() == 40);
-const _: () = assert!(size_of::<Redirect>() == 96);
 
 #[cfg(test)]
 mod tests {

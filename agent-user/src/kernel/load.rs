@@ -30,8 +30,7 @@ pub(super) const HOOKS: [Hook; 8] = [
 ];
 
 /// What sits on each agent's own cgroup, so that strangers pay nothing for it.
-pub(super) const AGENT_HOOKS: [Hook; 3] =
-    [Hook { name: "sock_create", attach_type: 2 }, Hook { name: "sock_release", attach_type: 34 }, EGRESS];
+pub(super) const AGENT_HOOKS: [Hook; 2] = [Hook { name: "sock_create", attach_type: 2 }, EGRESS];
 pub(super) const EGRESS: Hook = Hook { name: "egress", attach_type: 1 };
 
 /// The programs in the kernel, alive as long as this or a link to them is.

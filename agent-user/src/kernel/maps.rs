@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use agent_abi::{
-    ABI_VERSION, AgentState, Counter, EVERYBODY, FlowKey, Listener, MODE_RUN, Origin, Redirect, Settings, Tag,
+    ABI_VERSION, AgentState, Counter, EVERYBODY, FlowKey, Listener, MODE_RUN, Origin, Settings, Tag,
 };
 use anyhow::{Context as _, bail, ensure};
 
@@ -183,13 +183,9 @@ impl Maps {
         tag.map(|tag| tag.agent)
     }
 
-    /// Connections between the agent's SYN and the daemon's accept. Empty at rest; what stays is stale.
-    pub fn flow_keys(&self) -> anyhow::Result<Vec<FlowKey>> {
-        self.flows.keys().context("read flows")
-    }
-
-    pub(super) fn remove_flow(&self, key: &FlowKey) -> anyhow::Result<()> {
-        self.flows.remove(key).context("remove a flow")
+    /// Connections that began and that the daemon has not accepted, be it that they are over.
+    pub fn flows(&self) -> anyhow::Result<Vec<(FlowKey, Origin)>> {
+        self.flows.entries().context("read flows")
     }
 
     /// Sums over all processors.
@@ -253,13 +249,9 @@ impl<K: Plain, V: Plain> Table<K, V> {
         sys::delete(self.fd.as_fd(), key)
     }
 
-    fn keys(&self) -> io::Result<Vec<K>> {
-        sys::keys(self.fd.as_fd())
-    }
-
     fn entries(&self) -> io::Result<Vec<(K, V)>> {
         let mut entries = Vec::new();
-        for key in self.keys()? {
+        for key in sys::keys::<K>(self.fd.as_fd())? {
             if let Some(value) = self.find(&key)? {
                 entries.push((key, value));
             }
@@ -282,7 +274,7 @@ pub(super) const SPECS: [Spec; 9] = [
     Spec { name: "LISTENERS", key: 8, value: size_of::<Listener>() },
     Spec { name: "SETTINGS", key: 4, value: size_of::<Settings>() },
     Spec { name: "TAGS", key: 4, value: size_of::<Tag>() },
-    Spec { name: "ORIGINS", key: 4, value: size_of::<Redirect>() },
+    Spec { name: "ORIGINS", key: 4, value: size_of::<Origin>() },
     Spec { name: "FLOWS", key: size_of::<FlowKey>(), value: size_of::<Origin>() },
     Spec { name: "EVENTS", key: 0, value: 0 },
     Spec { name: "COUNTERS", key: 4, value: 8 },

@@ -18,7 +18,6 @@ pub mod netns;
 mod offline;
 pub mod process;
 pub mod sock_diag;
-mod stale;
 pub mod syn;
 mod sys;
 
@@ -30,7 +29,7 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use agent_abi::{ABI_VERSION, FlowKey, Settings};
+use agent_abi::{ABI_VERSION, Settings};
 use anyhow::{Context as _, bail, ensure};
 use nix::time::{ClockId, clock_gettime};
 
@@ -41,7 +40,6 @@ use self::link::{Links, Place};
 use self::load::{AGENT_HOOKS, EGRESS, HOOKS, Hook, Object};
 pub use self::maps::{Counters, Maps};
 pub use self::offline::{HeldCgroup, Offline};
-use self::stale::Stale;
 
 /// How to attach.
 #[derive(Clone, Debug)]
@@ -63,7 +61,6 @@ pub struct Kernel {
     /// As last written; a heartbeat writes it again with a new time.
     settings: Mutex<Settings>,
     levels: Mutex<Levels>,
-    stale: Mutex<Stale<FlowKey>>,
 }
 
 impl Kernel {
@@ -88,7 +85,6 @@ impl Kernel {
             object: Mutex::new(object),
             settings: Mutex::new(settings),
             levels: Mutex::default(),
-            stale: Mutex::default(),
         };
         kernel.beat()?;
         kernel.maps.inherit(&options.pin_dir)?;
@@ -190,15 +186,6 @@ impl Kernel {
     pub fn let_go(&self, cgroup_id: u64) -> anyhow::Result<()> {
         self.forget(cgroup_id)?;
         self.change_levels(|levels| levels.remove(cgroup_id))
-    }
-
-    /// Forgets where connections wanted to go that nobody has accepted since the call before last: their agent gave up,
-    /// or their listener went. Returns how many.
-    pub fn forget_stale(&self) -> anyhow::Result<usize> {
-        let keys = self.maps.flow_keys()?;
-        let stale = lock(&self.stale).next(keys);
-        stale.iter().try_for_each(|key| self.maps.remove_flow(key))?;
-        Ok(stale.len())
     }
 
     /// Refusals as they happen. One reader at a time; needs a tokio runtime.

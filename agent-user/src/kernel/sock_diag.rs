@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
 
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket};
 
-use agent_abi::{Redirect, Tag};
+use agent_abi::{Origin, Tag};
 
 use super::destroyed::MESSAGE;
 pub use super::destroyed::{Destroyed, LISTED, Protocol, Queues, Socket};
@@ -269,11 +269,11 @@ impl<'a> Storages<'a> {
     }
 
     fn has_origin(&self) -> bool {
-        self.values().any(|value| value.len() == size_of::<Redirect>())
+        self.values().any(|value| value.len() == size_of::<Origin>())
     }
 }
 
-const _: () = assert!(size_of::<Tag>() != size_of::<Redirect>());
+const _: () = assert!(size_of::<Tag>() != size_of::<Origin>());
 
 fn messages(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     records(bytes, HEADER, |head| {
@@ -339,7 +339,7 @@ mod tests {
             attribute(INET_DIAG_SK_BPF_STORAGES, &storages)
         };
         let tag = [3u32.to_ne_bytes(), [0; 4]].concat();
-        let origin = [0; size_of::<Redirect>()];
+        let origin = [0; size_of::<Origin>()];
         let (tagged, redirected, both) = (stored(&[&tag]), stored(&[&origin]), stored(&[&tag, &origin]));
         let check = |stored, attributes: &[&[u8]], expect: bool| {
             let scope = Scope { cgroup_ids: &cgroups, stored };
