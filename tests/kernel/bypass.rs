@@ -42,13 +42,17 @@ fn unreadable_transports_do_not_exist_for_agents() {
     let mut lab = Lab::new();
     lab.watch();
     let mut agent = lab.agent();
+    let mut stranger = lab.stranger();
     // MPTCP, raw TCP, ICMP by raw and by ping socket, UDP-Lite.
     for kind in ["2 1 262", "10 1 262", "2 3 6", "2 3 1", "2 3 255", "2 2 136"] {
+        if kind == "2 2 136" && stranger.ask(&format!("socket {kind}")) == "err EPROTONOSUPPORT" {
+            // Linux 7.3 has no UDP-Lite, for nobody.
+            continue;
+        }
         assert_eq!(agent.ask(&format!("socket {kind}")), "err EPROTONOSUPPORT", "{kind}");
         let (reason, event) = lab.event();
         assert_eq!((reason, event.agent), (Reason::Transport, AGENT), "{kind}");
     }
-    let mut stranger = lab.stranger();
     stranger.must("socket 2 3 1");
     agent.must("socket 1 1 0");
 }
