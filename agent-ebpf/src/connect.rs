@@ -31,7 +31,7 @@ const LOOPBACK_V4: u32 = u32::from_ne_bytes([127, 0, 0, 1]);
 /// The last word of `::1` in network byte order.
 const LOOPBACK_V6: u32 = u32::from_ne_bytes([0, 0, 0, 1]);
 /// The third word of `::ffff:0:0/96` in network byte order.
-pub(crate) const MAPPED_PREFIX: u32 = u32::from_ne_bytes([0, 0, 0xff, 0xff]);
+const MAPPED_PREFIX: u32 = u32::from_ne_bytes([0, 0, 0xff, 0xff]);
 
 /// Tags an agent's sockets at birth and refuses those whose connections nobody could read.
 #[cgroup_sock(sock_create)]
@@ -86,7 +86,7 @@ pub(crate) fn bind6(ctx: SockAddrContext) -> i32 {
 /// Shows an agent the peer it asked for. Every path returns a literal 1: the verifier allows nothing else here.
 #[cgroup_sock_addr(getpeername4)]
 pub(crate) fn getpeername4(ctx: SockAddrContext) -> i32 {
-    if let Some(origin) = own_origin(&ctx)
+    if let Some(origin) = origin(&ctx)
         && let Some(v4) = unmap_v4(&origin.addr)
     {
         // SAFETY: fields of a valid context that this hook may write.
@@ -102,7 +102,7 @@ pub(crate) fn getpeername4(ctx: SockAddrContext) -> i32 {
 /// (`IPV6_ADDRFORM`), and both then read the same origin.
 #[cgroup_sock_addr(getpeername6)]
 pub(crate) fn getpeername6(ctx: SockAddrContext) -> i32 {
-    if let Some(origin) = own_origin(&ctx) {
+    if let Some(origin) = origin(&ctx) {
         let addr = words(&origin.addr);
         // SAFETY: fields of a valid context that this hook may write.
         unsafe {
@@ -205,15 +205,10 @@ fn bind(ctx: &SockAddrContext, addr: [u8; 16]) -> i32 {
     refuse(ctx, Reason::PortGuarded, 0, &Refused { agent, netns, addr, port, protocol })
 }
 
-/// The origin that this very socket asked for; the accepted socket of the daemon carries one too, and the daemon
-/// wants to see its real peer.
 #[inline(always)]
-fn own_origin(ctx: &SockAddrContext) -> Option<&'static Origin> {
+fn origin(ctx: &SockAddrContext) -> Option<&'static Origin> {
     // SAFETY: the socket of a valid context; never null in this hook.
-    let origin = unsafe { ORIGINS.get(socket(ctx)) }?;
-    // SAFETY: a valid context.
-    let cookie = unsafe { bpf_get_socket_cookie(ctx.as_ptr()) };
-    if origin.cookie == cookie { Some(origin) } else { None }
+    unsafe { ORIGINS.get(socket(ctx)) }.map(|origin| &*origin)
 }
 
 // A socket bound to a device would send its SYN for 127.0.0.1 out of that device, and time out.
@@ -325,7 +320,7 @@ fn address6(ctx: &SockAddrContext) -> [u8; 16] {
 
 /// Four words in network byte order as the bytes of an address.
 #[inline(always)]
-pub(crate) fn bytes(words: [u32; 4]) -> [u8; 16] {
+fn bytes(words: [u32; 4]) -> [u8; 16] {
     let (a, b) = (words[0].to_ne_bytes(), words[1].to_ne_bytes());
     let (c, d) = (words[2].to_ne_bytes(), words[3].to_ne_bytes());
     [a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3], c[0], c[1], c[2], c[3], d[0], d[1], d[2], d[3]]

@@ -1,21 +1,24 @@
 //! The packet filter behind the hooks, attached to each agent's own cgroup so that nobody else's packets pay for
 //! it. It holds for sockets that no hook has seen (older than the agent's enrolment) and for live connections of
-//! an isolated agent: of those only resets leave, so that the other end learns what happened.
+//! an isolated agent: of those only resets leave, so that the other end learns what happened. A SYN leaves once
+//! `handover` has said where its connection wants to go.
 //!
 //! A dropped packet is counted and not reported: a retransmitting socket would flood the ring buffer.
 
 use core::ffi::c_void;
 
 use agent_abi::{Counter, MAX_CGROUP_LEVEL, Packet, Tag, decide_packet};
+use aya_ebpf::bindings::BPF_TCP_SYN_SENT;
 use aya_ebpf::helpers::generated::{bpf_sk_fullsock, bpf_skb_ancestor_cgroup_id};
 use aya_ebpf::macros::cgroup_skb;
 use aya_ebpf::programs::SkBuffContext;
 
+use crate::handover::announce;
 use crate::maps::{AGENTS, TAGS, count, settings, state};
 
 const PASS: i32 = 1;
 const DROP: i32 = 0;
-const IPPROTO_TCP: u32 = 6;
+pub(crate) const IPPROTO_TCP: u32 = 6;
 const IPPROTO_UDP: u32 = 17;
 const TCP_FLAG_RST: u8 = 0x04;
 const IPV6_HEADER: usize = 40;
@@ -49,7 +52,9 @@ pub(crate) fn egress(ctx: SkBuffContext) -> i32 {
         settings: settings(),
     };
     if decide_packet(&packet).is_none() {
-        return PASS;
+        // SAFETY: a field of a socket checked for null.
+        let is_connecting = protocol == IPPROTO_TCP && unsafe { (*socket).state } == BPF_TCP_SYN_SENT;
+        return if is_connecting && !announce(&ctx, socket.cast()) { DROP } else { PASS };
     }
     // Only what is about to be dropped is looked into.
     match protocol {
@@ -95,7 +100,7 @@ fn owner(ctx: &SkBuffContext, socket: *mut c_void) -> u32 {
 /// Offset of the transport header and length of the whole packet. IPv6 with extension headers is `None`: neither
 /// TCP nor UDP of an agent has a reason for them here.
 #[inline(always)]
-fn transport(ctx: &SkBuffContext, protocol: u32) -> Option<(usize, usize)> {
+pub(crate) fn transport(ctx: &SkBuffContext, protocol: u32) -> Option<(usize, usize)> {
     let first = load::<1>(ctx, 0)?[0];
     if first >> 4 == 6 {
         if u32::from(load::<1>(ctx, 6)?[0]) != protocol {
@@ -121,6 +126,6 @@ fn udp_port(ctx: &SkBuffContext) -> Option<u32> {
 }
 
 #[inline(always)]
-fn load<const N: usize>(ctx: &SkBuffContext, offset: usize) -> Option<[u8; N]> {
+pub(crate) fn load<const N: usize>(ctx: &SkBuffContext, offset: usize) -> Option<[u8; N]> {
     ctx.load(offset).ok()
 }

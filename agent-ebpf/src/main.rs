@@ -1,7 +1,7 @@
 //! The kernel side of interlock. It parses no application bytes: it tags, redirects and obeys the stop word.
 //!
-//! `connect` holds the hooks that run in an agent's system calls, `establish` hands the original destination to
-//! the socket that the daemon accepts, `egress` is the packet filter behind both. What they decide is in
+//! `connect` holds the hooks that run in an agent's system calls, `egress` is the packet filter behind them, and
+//! `handover` tells the daemon the original destination of what it accepts. What they decide is in
 //! `agent-abi`, as pure functions. Bias: a map miss refuses, for whoever is known to be an agent.
 #![cfg_attr(target_arch = "bpf", no_std, no_main)]
 
@@ -10,7 +10,7 @@ mod connect;
 #[cfg(target_arch = "bpf")]
 mod egress;
 #[cfg(target_arch = "bpf")]
-mod establish;
+mod handover;
 #[cfg(target_arch = "bpf")]
 mod maps;
 #[cfg(target_arch = "bpf")]

@@ -1,6 +1,6 @@
 //! Every map: its size, who writes it and who reads it. All are pinned by the daemon and outlive it.
 //!
-//! None is an LRU: an evicted entry would be a connection whose destination is forgotten. A full map refuses.
+//! A full map refuses. Only `FLOWS` forgets instead.
 
 use core::ffi::c_void;
 
@@ -8,7 +8,7 @@ use agent_abi::{AgentState, Counter, EVERYBODY, Event, FlowKey, Listener, Origin
 use aya_ebpf::Global;
 use aya_ebpf::bindings::bpf_map_type::BPF_MAP_TYPE_SK_STORAGE;
 use aya_ebpf::bindings::{BPF_F_CLONE, BPF_F_NO_PREALLOC, BPF_SK_STORAGE_GET_F_CREATE};
-use aya_ebpf::btf_maps::{Array, HashMap, PerCpuArray, RingBuf};
+use aya_ebpf::btf_maps::{Array, HashMap, LruHashMap, PerCpuArray, RingBuf};
 use aya_ebpf::helpers::generated::{bpf_sk_storage_delete, bpf_sk_storage_get};
 use aya_ebpf::macros::btf_map;
 
@@ -34,14 +34,19 @@ pub(crate) static SETTINGS: Array<Settings, 1> = Array::new();
 pub(crate) static TAGS: SocketStorage<Tag, { (BPF_F_NO_PREALLOC | BPF_F_CLONE) as usize }> =
     SocketStorage::new();
 
-/// Socket → original destination. Connect hooks write the agent's socket, `sockops` the accepted one; the daemon
-/// reads the accepted one by file descriptor, getpeername hooks the agent's.
+/// Agent's socket → original destination. Connect hooks write; `handover` and getpeername hooks read, and the daemon
+/// sees which sockets have one.
 #[btf_map]
 pub(crate) static ORIGINS: SocketStorage<Origin, ON_DEMAND> = SocketStorage::new();
 
-/// Connection on its way from the agent's SYN to the daemon's accept → original destination. `sockops` only.
+/// Connection on its way from the agent's SYN to the daemon's accept → original destination. `handover` writes, the
+/// daemon takes.
+///
+/// What was refused or given up stays, and nobody takes it back. An LRU lets go of it, oldest first, so that no agent
+/// can fill the map and stop all others with it. What the daemon would still accept goes with it only when tens of
+/// thousands have begun after it; it then finds no destination and closes the connection.
 #[btf_map]
-pub(crate) static FLOWS: HashMap<FlowKey, Origin, 262_144, ON_DEMAND> = HashMap::new();
+pub(crate) static FLOWS: LruHashMap<FlowKey, Origin, 65_536> = LruHashMap::new();
 
 /// Refusals. Every hook writes; the daemon reads. When it is full the event is lost and counted.
 #[btf_map]

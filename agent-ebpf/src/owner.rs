@@ -9,7 +9,7 @@ use agent_abi::{MAX_CGROUP_LEVEL, Tag};
 use aya_ebpf::helpers::generated::bpf_get_current_ancestor_cgroup_id;
 use aya_ebpf::helpers::{bpf_get_current_pid_tgid, bpf_get_current_uid_gid};
 
-use crate::maps::{AGENTS, TAGS};
+use crate::maps::{AGENTS, SETTINGS, TAGS};
 
 /// The agent that owns this socket, 0 for nobody.
 ///
@@ -30,20 +30,26 @@ pub(crate) unsafe fn owner(socket: *mut c_void) -> u32 {
 }
 
 /// The agent whose cgroup the current process is in, 0 for none. The deepest cgroup wins: an agent may be nested
-/// in another one.
+/// in another one. Everybody on the host pays for this, so it looks only where agents are.
 #[inline(always)]
 pub(crate) fn current() -> u32 {
+    let skipped = match SETTINGS.get(0) {
+        Some(settings) => settings.skipped_levels,
+        None => 0,
+    };
     let mut agent = 0;
     let mut level = 1;
     while level <= MAX_CGROUP_LEVEL {
-        // SAFETY: the helper takes a plain number and answers 0 below the leaf.
-        let id = unsafe { bpf_get_current_ancestor_cgroup_id(level as i32) };
-        if id == 0 {
-            break;
-        }
-        // SAFETY: the value is one word, copied at once.
-        if let Some(found) = unsafe { AGENTS.get(id) } {
-            agent = *found;
+        if skipped & 1 << level == 0 {
+            // SAFETY: the helper takes a plain number and answers 0 below the leaf.
+            let id = unsafe { bpf_get_current_ancestor_cgroup_id(level as i32) };
+            if id == 0 {
+                break;
+            }
+            // SAFETY: the value is one word, copied at once.
+            if let Some(found) = unsafe { AGENTS.get(id) } {
+                agent = *found;
+            }
         }
         level += 1;
     }

@@ -18,6 +18,7 @@ use tracing::{info, warn};
 
 use crate::conn;
 use crate::kernel::netns::{Identity, Netns};
+use crate::kernel::syn;
 use crate::parts::Parts;
 
 /// Connections that wait for their turn.
@@ -129,6 +130,7 @@ impl Listeners {
             let socket = socket2::Socket::new(domain, socket2::Type::STREAM, Some(socket2::Protocol::TCP))?;
             socket.set_nonblocking(true)?;
             socket.bind(&SocketAddr::new(ip, 0).into())?;
+            syn::keep(socket.as_fd())?;
             socket.listen(BACKLOG)?;
             Ok::<_, io::Error>(socket)
         })??;
@@ -156,7 +158,7 @@ impl Listeners {
 fn take(stream: TcpStream, netns: &Arc<Netns>, parts: &Arc<Parts>, connections: &Arc<Semaphore>) {
     // Without an origin the connection did not come through the kernel side, or on a socket that an agent was given from
     // outside: where it wants to go is not known, so it goes nowhere.
-    let Some(origin) = parts.kernel.origin(stream.as_fd()) else {
+    let Some(origin) = parts.kernel.take_origin(stream.as_fd()) else {
         parts.metrics.connection_refused("");
         return;
     };

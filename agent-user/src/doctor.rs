@@ -7,7 +7,8 @@ use serde::Serialize;
 use crate::control::client::Client;
 use crate::kernel::cgroup;
 
-/// Oldest kernel with everything the kernel side uses: `SO_NETNS_COOKIE` in sock_ops came with 5.15.
+/// Oldest kernel with everything that is used: `SO_NETNS_COOKIE`, `cgroup.kill` and taking from a hash map came with 5.14;
+/// before 5.15 a mounted cgroup v1 could hide the v2 cgroup of a socket.
 const OLDEST_KERNEL: (u32, u32) = (5, 15);
 
 /// One thing looked at.
@@ -37,6 +38,7 @@ pub fn examine(client: &Client) -> Vec<Finding> {
         cgroups(),
         root_cgroup(),
         bpffs(),
+        syn_cookies(),
         privileges(),
         raw_packets(),
         daemon(client),
@@ -123,6 +125,19 @@ fn bpffs() -> Finding {
             finding("bpffs", State::Good, "/sys/fs/bpf")
         }
         _ => finding("bpffs", State::Limited, "not mounted on /sys/fs/bpf; the daemon mounts it"),
+    }
+}
+
+// Each network namespace has its own; this is ours.
+fn syn_cookies() -> Finding {
+    let what = "SYN cookies";
+    match std::fs::read_to_string("/proc/sys/net/ipv4/tcp_syncookies") {
+        Ok(mode) if mode.trim() == "2" => finding(
+            what,
+            State::Missing,
+            "net.ipv4.tcp_syncookies is 2, so no listener sees a SYN and agents' connections are closed; set it to 1",
+        ),
+        _ => finding(what, State::Good, "not for every connection"),
     }
 }
 

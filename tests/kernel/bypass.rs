@@ -42,13 +42,17 @@ fn unreadable_transports_do_not_exist_for_agents() {
     let mut lab = Lab::new();
     lab.watch();
     let mut agent = lab.agent();
+    let mut stranger = lab.stranger();
     // MPTCP, raw TCP, ICMP by raw and by ping socket, UDP-Lite.
     for kind in ["2 1 262", "10 1 262", "2 3 6", "2 3 1", "2 3 255", "2 2 136"] {
+        if kind == "2 2 136" && stranger.ask(&format!("socket {kind}")) == "err EPROTONOSUPPORT" {
+            // Linux 7.3 has no UDP-Lite, for nobody.
+            continue;
+        }
         assert_eq!(agent.ask(&format!("socket {kind}")), "err EPROTONOSUPPORT", "{kind}");
         let (reason, event) = lab.event();
         assert_eq!((reason, event.agent), (Reason::Transport, AGENT), "{kind}");
     }
-    let mut stranger = lab.stranger();
     stranger.must("socket 2 3 1");
     agent.must("socket 1 1 0");
 }
@@ -128,7 +132,7 @@ fn daemons_port_stays_free_for_it() {
 
 #[test]
 #[cfg_attr(not(feature = "root-tests"), ignore = "needs root and BPF")]
-fn socket_handed_in_is_held() {
+fn socket_handed_in_leads_nowhere() {
     let lab = Lab::new();
     // Made by this process, in a cgroup with hooks but without agents, and left open for the child.
     lab.kernel.sync_attach(&[lab.branch().to_owned(), lab.home().to_owned()]).expect("sync");
@@ -139,7 +143,7 @@ fn socket_handed_in_is_held() {
     enter(lab.agent_dir(), agent.pid());
     let handle = agent.must(&format!("adopt {}", made.as_raw_fd()));
     agent.must(&format!("connect {handle} 192.0.2.7:80"));
-    assert_eq!(lab.accept4().1.map(|origin| (origin.agent, origin.tgid)), Some((AGENT, agent.pid())));
+    assert_eq!(lab.accept4().1, None, "as with one that it brings along");
 }
 
 #[test]
@@ -150,7 +154,7 @@ fn socket_made_beside_and_used_inside_leads_nowhere() {
     let handle = process.must("socket 2 1 0");
     enter(lab.agent_dir(), process.pid());
     process.must(&format!("connect {handle} 192.0.2.7:80"));
-    // Redirected, but what would hand its destination over sits on agents' cgroups only: the daemon closes it.
+    // Redirected, but what tells its destination sits on agents' cgroups only: the daemon closes it.
     assert_eq!(lab.accept4().1, None);
 }
 

@@ -11,7 +11,7 @@ use agent_abi::{AgentState, Event, Listener, MODE_ISOLATED, MODE_RUN, Origin, Re
 use agent_tests::cgroup::{Cgroup, enter};
 use agent_tests::netns::Netns;
 use agent_tests::probe::Probe;
-use interlock::kernel::{Events, Kernel, Options, cgroup, netns};
+use interlock::kernel::{Events, Kernel, Options, cgroup, netns, syn};
 use tokio::runtime::Runtime;
 
 pub(crate) const AGENT: u32 = 7;
@@ -44,7 +44,11 @@ impl Lab {
         let kernel = Kernel::attach(&options(&pins, &branch)).expect("the kernel side attaches");
         let namespace = Netns::create();
         let space = netns::Netns::open(&namespace.path()).expect("the namespace opens");
-        let bind = |address| space.within(|| TcpListener::bind((address, 0))).expect("setns").expect("bind");
+        let bind = |address| {
+            let listener = space.within(|| TcpListener::bind((address, 0))).expect("setns").expect("bind");
+            syn::keep(listener.as_fd()).expect("SYNs are kept");
+            listener
+        };
         let listener4 = bind(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST));
         let listener6 = bind(std::net::IpAddr::V6(Ipv6Addr::LOCALHOST));
         let lab = Lab {
@@ -153,7 +157,7 @@ impl Lab {
     fn accept(&self, listener: &TcpListener) -> (TcpStream, Option<Origin>) {
         listener.set_nonblocking(true).expect("it is a socket");
         let stream = until("a connection at the daemon", || listener.accept().ok()).0;
-        let origin = self.kernel.origin(stream.as_fd());
+        let origin = self.kernel.take_origin(stream.as_fd());
         (stream, origin)
     }
 

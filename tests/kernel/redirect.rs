@@ -133,24 +133,6 @@ fn stranger_is_left_alone() {
 
 #[test]
 #[cfg_attr(not(feature = "root-tests"), ignore = "needs root and BPF")]
-fn refused_connect_leaves_no_flow() {
-    let lab = Lab::new();
-    let mut agent = lab.agent();
-    // The daemon is known but gone: nobody listens on its ports.
-    let closed =
-        std::net::TcpListener::bind("127.0.0.1:0").expect("bind").local_addr().expect("bound").port();
-    let listener = agent_abi::Listener { port4: closed.into(), port6: closed.into() };
-    lab.kernel.set_listener(lab.space.cookie().expect("a cookie"), listener).expect("set_listener");
-    for _ in 0..20 {
-        let handle = agent.must("socket 2 1 0");
-        assert_eq!(agent.ask(&format!("connect {handle} 192.0.2.7:443")), "err ECONNREFUSED");
-        agent.must(&format!("close {handle}"));
-    }
-    lab.flows_are_empty();
-}
-
-#[test]
-#[cfg_attr(not(feature = "root-tests"), ignore = "needs root and BPF")]
 fn reused_socket_shows_its_new_destination() {
     let lab = Lab::new();
     let mut agent = lab.agent();

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsRawFd as _, FromRawFd as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::time::{Duration, Instant};
@@ -55,6 +55,21 @@ fn run(words: &[&str], sockets: &mut HashMap<i32, Socket>) -> io::Result<String>
             let socket = find(handle, sockets)?;
             socket.connect(&address(to)?)?;
             Ok(String::new())
+        }
+        // Connects, and does not wait for the outcome.
+        ["begin", handle, to] => {
+            let socket = find(handle, sockets)?;
+            socket.set_nonblocking(true)?;
+            match socket.connect(&address(to)?) {
+                Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => Ok(String::new()),
+                outcome => outcome.map(|()| String::new()),
+            }
+        }
+        // Loose source routing: packets go to another address first.
+        ["route", handle, via] => {
+            let via: Ipv4Addr = via.parse().map_err(io::Error::other)?;
+            let option = [&[1, 0x83, 7, 4][..], &via.octets()].concat();
+            setsockopt(find(handle, sockets)?, libc::IPPROTO_IP, libc::IP_OPTIONS, &option)
         }
         // Dissolves the connection of a socket, which may then connect anew.
         ["disconnect", handle] => {
@@ -124,6 +139,11 @@ fn run(words: &[&str], sockets: &mut HashMap<i32, Socket>) -> io::Result<String>
             sockets.remove(&handle);
             Ok(String::new())
         }
+        // Closes with a reset: no TIME_WAIT keeps the port.
+        ["reset", handle] => {
+            find(handle, sockets)?.set_linger(Some(Duration::ZERO))?;
+            run(&["close", handle], sockets)
+        }
         // Connects again and again; says how often each thing happened.
         ["hammer", to, milliseconds] => {
             hammer(&address(to)?, milliseconds.parse().map_err(io::Error::other)?)
@@ -157,6 +177,13 @@ fn unread(socket: &Socket) -> io::Result<String> {
         return Err(io::Error::last_os_error());
     }
     Ok(bytes.to_string())
+}
+
+fn setsockopt(socket: &Socket, level: i32, name: i32, value: &[u8]) -> io::Result<String> {
+    let length = libc::socklen_t::try_from(value.len()).map_err(io::Error::other)?;
+    // SAFETY: `value` has as many bytes as `length` says.
+    let result = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, value.as_ptr().cast(), length) };
+    if result == 0 { Ok(String::new()) } else { Err(io::Error::last_os_error()) }
 }
 
 fn uring(socket: &Socket, to: &SockAddr) -> io::Result<String> {

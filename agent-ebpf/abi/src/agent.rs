@@ -84,7 +84,9 @@ pub struct Settings {
     pub udp_allowed: u32,
     /// The [`crate::ABI_VERSION`] of the daemon that wrote this entry.
     pub abi_version: u32,
-    pub _pad: u32,
+    /// Bit N is set where no agent's cgroup lies N levels below the root, so that nobody needs to look there. 0 looks
+    /// everywhere.
+    pub skipped_levels: u32,
 }
 
 const _: () = assert!(size_of::<Tag>() == 8);

@@ -38,7 +38,7 @@ pub enum Counter {
     PacketsDropped = 3,
     /// Events that found the ring buffer full.
     EventsLost = 4,
-    /// Connections whose original destination could not be handed over (map full).
+    /// SYNs dropped because their original destination could not be handed over. The sender tries again.
     OriginsLost = 5,
     /// Connects let through because the daemon is gone and the operator chose `fail: open`.
     FailedOpen = 6,

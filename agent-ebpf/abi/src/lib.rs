@@ -19,9 +19,10 @@ pub use decide::{
 pub use event::{Counter, Event};
 pub use origin::{FAMILY_V4, FAMILY_V6, FlowKey, Origin, is_loopback, is_unspecified, map_v4, unmap_v4};
 
-/// Version of every layout in this crate, and of what its keys mean. Part of the pin path (`<pin_dir>/v2`).
-/// 2: [`EVERYBODY`], which programs of version 1 would not look at.
-pub const ABI_VERSION: u32 = 2;
+/// Version of every layout in this crate, and of what its keys mean. Part of the pin path (`<pin_dir>/v3`).
+/// 2: [`EVERYBODY`], which programs of version 1 would not look at. 3: connections are handed over by their SYN, and
+/// [`Settings::skipped_levels`].
+pub const ABI_VERSION: u32 = 3;
 
 /// Cgroup levels below the root that the kernel side looks at to find the agent of a process. An agent's
 /// cgroup must not lie deeper; what an agent nests below its own cgroup may.

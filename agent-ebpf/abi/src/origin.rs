@@ -5,8 +5,8 @@ pub const FAMILY_V4: u32 = 4;
 /// [`Origin::family`] of an `AF_INET6` socket, whose destination may still be IPv4 (v4-mapped).
 pub const FAMILY_V6: u32 = 6;
 
-/// The original destination of a redirected connection and who asked for it. Socket storage of the agent's
-/// socket (`ORIGINS`), then value of `FLOWS`, then socket storage of the socket the daemon accepts.
+/// The original destination of a redirected connection and who asked for it. Socket storage of the agent's socket
+/// (`ORIGINS`), then value of `FLOWS`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Origin {
@@ -29,8 +29,10 @@ pub struct Origin {
     pub netns: u64,
 }
 
-/// Key of `FLOWS`: a connection to the daemon's loopback listener as both ends see it. The source address is part
-/// of it: sockets bound to different addresses may share a source port, and must not swap destinations.
+/// Key of `FLOWS`: a connection to the daemon's loopback listener as its SYN names it, and nothing else ever. The
+/// source address is part of it: sockets bound to different addresses may share a source port, and must not swap
+/// destinations. So is the first sequence number: a connection that is over may still wait to be accepted when another
+/// one has the same ends.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowKey {
@@ -42,6 +44,9 @@ pub struct FlowKey {
     pub agent_port: u32,
     /// The daemon's listening port, host byte order.
     pub listen_port: u32,
+    /// The sequence number of the SYN, host byte order.
+    pub isn: u32,
+    pub _pad: u32,
 }
 
 /// The v4-mapped IPv6 form of an IPv4 address (RFC 4291 section 2.5.5.2).
@@ -98,7 +103,7 @@ fn is_zero_until(addr: &[u8; 16], end: usize) -> bool {
 }
 
 const _: () = assert!(size_of::<Origin>() == 56);
-const _: () = assert!(size_of::<FlowKey>() == 32);
+const _: () = assert!(size_of::<FlowKey>() == 40);
 
 #[cfg(test)]
 mod tests {

@@ -29,11 +29,8 @@ pub(super) const HOOKS: [Hook; 8] = [
     Hook { name: "getpeername6", attach_type: 30 },
 ];
 
-/// What sits on each agent's own cgroup, so that strangers pay nothing for it; `establish` on the daemon's own, too.
-pub(super) const AGENT_HOOKS: [Hook; 3] = [Hook { name: "sock_create", attach_type: 2 }, ESTABLISH, EGRESS];
-pub(super) const ESTABLISH: Hook = Hook { name: "establish", attach_type: 3 };
-
-/// On each agent's own cgroup.
+/// What sits on each agent's own cgroup, so that strangers pay nothing for it.
+pub(super) const AGENT_HOOKS: [Hook; 2] = [Hook { name: "sock_create", attach_type: 2 }, EGRESS];
 pub(super) const EGRESS: Hook = Hook { name: "egress", attach_type: 1 };
 
 /// The programs in the kernel, alive as long as this or a link to them is.
@@ -87,7 +84,6 @@ pub(super) fn load(pin_dir: &Path) -> anyhow::Result<Object> {
             Program::CgroupSock(program) => program.load(),
             Program::CgroupSockAddr(program) => program.load(),
             Program::CgroupSkb(program) => program.load(),
-            Program::SockOps(program) => program.load(),
             _ => bail!("program {name}: of a type that the daemon does not attach"),
         }
         .with_context(|| format!("load program {name}"))?;

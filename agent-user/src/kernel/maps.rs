@@ -16,6 +16,7 @@ use agent_abi::{
 };
 use anyhow::{Context as _, bail, ensure};
 
+use super::syn;
 use super::sys::{self, Plain};
 
 /// Sums of the kernel side's counters since the maps were made.
@@ -170,9 +171,10 @@ impl Maps {
         self.agents.remove(&cgroup_id).with_context(|| format!("let go of cgroup {cgroup_id}"))
     }
 
-    /// Where an accepted connection wanted to go. `None`: it is no connection of an agent.
-    pub fn origin(&self, socket: BorrowedFd<'_>) -> Option<Origin> {
-        sys::lookup(self.origins.as_fd(), &socket_key(socket)).ok().flatten()
+    /// Where a connection wanted to go that a listener with [`syn::keep`] has accepted. It is told once. `None`: it is no
+    /// connection of an agent.
+    pub fn take_origin(&self, socket: BorrowedFd<'_>) -> Option<Origin> {
+        self.flows.take(&syn::key(socket)?).ok().flatten()
     }
 
     /// The agent whose tag a socket carries.
@@ -181,7 +183,7 @@ impl Maps {
         tag.map(|tag| tag.agent)
     }
 
-    /// Connections between the agent's SYN and the daemon's accept. Empty at rest; what stays is a leak.
+    /// Connections that began and that the daemon has not accepted, be it that they are over.
     pub fn flows(&self) -> anyhow::Result<Vec<(FlowKey, Origin)>> {
         self.flows.entries().context("read flows")
     }
@@ -229,6 +231,10 @@ impl<K: Plain, V: Plain> Table<K, V> {
 
     fn find(&self, key: &K) -> io::Result<Option<V>> {
         sys::lookup(self.fd.as_fd(), key)
+    }
+
+    fn take(&self, key: &K) -> io::Result<Option<V>> {
+        sys::take(self.fd.as_fd(), key)
     }
 
     fn set(&self, key: &K, value: &V) -> io::Result<()> {

@@ -10,6 +10,7 @@ mod destroy;
 mod destroyed;
 mod events;
 mod filter;
+mod levels;
 mod link;
 mod load;
 mod maps;
@@ -17,6 +18,7 @@ pub mod netns;
 mod offline;
 pub mod process;
 pub mod sock_diag;
+pub mod syn;
 mod sys;
 
 use std::collections::BTreeSet;
@@ -32,9 +34,10 @@ use anyhow::{Context as _, bail, ensure};
 use nix::time::{ClockId, clock_gettime};
 
 pub use self::events::{Events, KernelLog};
+use self::levels::Levels;
 pub use self::link::LinkHealth;
 use self::link::{Links, Place};
-use self::load::{AGENT_HOOKS, EGRESS, ESTABLISH, HOOKS, Hook, Object};
+use self::load::{AGENT_HOOKS, EGRESS, HOOKS, Hook, Object};
 pub use self::maps::{Counters, Maps};
 pub use self::offline::{HeldCgroup, Offline};
 
@@ -45,7 +48,7 @@ pub struct Options {
     pub pin_dir: PathBuf,
     /// The cgroup v2 folders that get the hooks: the depth-1 cgroups below which agents may live.
     pub attach: Vec<PathBuf>,
-    /// What the kernel side goes by. Heartbeat, daemon cgroup and ABI version are filled in here.
+    /// What the kernel side goes by. Heartbeat, daemon cgroup, ABI version and levels are filled in here.
     pub settings: Settings,
 }
 
@@ -57,8 +60,7 @@ pub struct Kernel {
     object: Mutex<Object>,
     /// As last written; a heartbeat writes it again with a new time.
     settings: Mutex<Settings>,
-    /// The cgroup of the daemon itself, where accepted connections get their origin.
-    own_cgroup: PathBuf,
+    levels: Mutex<Levels>,
 }
 
 impl Kernel {
@@ -66,13 +68,14 @@ impl Kernel {
     /// program is swapped in place; agents held before stay held throughout.
     pub fn attach(options: &Options) -> anyhow::Result<Kernel> {
         mount_bpffs(&options.pin_dir)?;
-        let own_cgroup = own_cgroup()?;
         let object = load::load(&options.pin_dir)?;
         let maps = Maps::open(&options.pin_dir)?;
         let links = Links::open(version_dir(&options.pin_dir).join("links"))?;
         let settings = Settings {
             daemon_cgroup: cgroup::id(&cgroup::dir_of(std::process::id())?)?,
             abi_version: ABI_VERSION,
+            // Everywhere, until it is known where agents are.
+            skipped_levels: 0,
             ..options.settings
         };
         let kernel = Kernel {
@@ -81,7 +84,7 @@ impl Kernel {
             links,
             object: Mutex::new(object),
             settings: Mutex::new(settings),
-            own_cgroup,
+            levels: Mutex::default(),
         };
         kernel.beat()?;
         kernel.maps.inherit(&options.pin_dir)?;
@@ -100,8 +103,7 @@ impl Kernel {
             self.pin_dir.display()
         );
         let mut wanted = BTreeSet::new();
-        let branches = attach.iter().flat_map(|dir| HOOKS.map(|hook| (hook, dir)));
-        for (hook, dir) in branches.chain([(ESTABLISH, &self.own_cgroup)]) {
+        for (hook, dir) in attach.iter().flat_map(|dir| HOOKS.map(|hook| (hook, dir))) {
             match self.put(hook, dir) {
                 Ok(cgroup_id) => wanted.insert(Place::new(hook, cgroup_id)),
                 // Listed a moment ago, removed since: nobody is left in it.
@@ -132,13 +134,14 @@ impl Kernel {
         self.maps.set_settings(&settings)
     }
 
-    /// Replaces the settings; heartbeat, daemon cgroup and ABI version stay ours.
+    /// Replaces the settings; heartbeat, daemon cgroup, ABI version and levels stay ours.
     pub fn set_settings(&self, new: Settings) -> anyhow::Result<()> {
         let mut settings = lock(&self.settings);
         *settings = Settings {
             heartbeat_ns: monotonic_ns(),
             daemon_cgroup: settings.daemon_cgroup,
             abi_version: ABI_VERSION,
+            skipped_levels: settings.skipped_levels,
             ..new
         };
         self.maps.set_settings(&settings)
@@ -171,6 +174,8 @@ impl Kernel {
                 cgroup_dir.display()
             );
         }
+        // Before the kernel side knows the cgroup: it must not skip its level then.
+        self.change_levels(|levels| levels.add(cgroup_id, depth))?;
         for hook in AGENT_HOOKS {
             self.put(hook, cgroup_dir)?;
         }
@@ -179,8 +184,8 @@ impl Kernel {
 
     /// Lets a cgroup go. Its sockets keep their tag and go on through the daemon until they close.
     pub fn let_go(&self, cgroup_id: u64) -> anyhow::Result<()> {
-        self.maps.remove_agent(cgroup_id)?;
-        AGENT_HOOKS.iter().try_for_each(|hook| self.links.remove(&Place::new(*hook, cgroup_id)))
+        self.forget(cgroup_id)?;
+        self.change_levels(|levels| levels.remove(cgroup_id))
     }
 
     /// Refusals as they happen. One reader at a time; needs a tokio runtime.
@@ -227,6 +232,7 @@ impl Kernel {
     // Swaps the packet filter of every held cgroup, and forgets those whose cgroup is gone.
     fn refresh_held(&self) -> anyhow::Result<()> {
         let held = self.maps.held()?;
+        let mut found = Levels::default();
         for place in self.links.places().into_iter().filter(|place| place.hook == EGRESS.name) {
             if !held.contains_key(&place.cgroup_id) {
                 self.links.remove(&place)?;
@@ -238,11 +244,28 @@ impl Kernel {
                     for hook in AGENT_HOOKS {
                         self.put(hook, &dir)?;
                     }
+                    found.add(cgroup_id, cgroup::depth(&dir)?);
                 }
-                Err(error) if cgroup::is_gone(&error) => self.let_go(cgroup_id)?,
+                Err(error) if cgroup::is_gone(&error) => self.forget(cgroup_id)?,
                 Err(error) => return Err(error).with_context(|| format!("find cgroup {cgroup_id}")),
             }
         }
+        self.change_levels(|levels| *levels = found)
+    }
+
+    fn forget(&self, cgroup_id: u64) -> anyhow::Result<()> {
+        self.maps.remove_agent(cgroup_id)?;
+        AGENT_HOOKS.iter().try_for_each(|hook| self.links.remove(&Place::new(*hook, cgroup_id)))
+    }
+
+    // What is told to the kernel side is as old as the lock: a level that is taken into use is never skipped meanwhile.
+    fn change_levels(&self, change: impl FnOnce(&mut Levels)) -> anyhow::Result<()> {
+        let mut levels = lock(&self.levels);
+        change(&mut levels);
+        let mut settings = lock(&self.settings);
+        let next = Settings { skipped_levels: levels.skipped(), ..*settings };
+        self.maps.set_settings(&next)?;
+        *settings = next;
         Ok(())
     }
 
@@ -281,18 +304,6 @@ fn version_dir(pin_dir: &Path) -> PathBuf {
     pin_dir.join(format!("v{ABI_VERSION}"))
 }
 
-/// The cgroup of this process.
-fn own_cgroup() -> anyhow::Result<PathBuf> {
-    let own = cgroup::dir_of(std::process::id())?;
-    if own == cgroup::root()? {
-        bail!(
-            "the daemon runs in the root cgroup, where no hook sees its sockets; start it as a service, or let it \
-             move to a cgroup of its own first"
-        );
-    }
-    Ok(own)
-}
-
 fn mount_bpffs(pin_dir: &Path) -> anyhow::Result<()> {
     let bpffs = Path::new("/sys/fs/bpf");
     if !pin_dir.starts_with(bpffs) || is_bpffs(bpffs) {
@@ -327,7 +338,7 @@ fn create_dir(dir: &Path) -> anyhow::Result<()> {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    // Both values are whole between any two statements, whoever panicked.
+    // Each value is whole between any two statements, whoever panicked.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

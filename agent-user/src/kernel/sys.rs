@@ -119,14 +119,23 @@ pub(super) fn map_info(map: BorrowedFd<'_>) -> io::Result<MapInfo> {
 
 /// The value under a key, `None` if there is none.
 pub(super) fn lookup<K: Plain, V: Plain>(map: BorrowedFd<'_>, key: &K) -> io::Result<Option<V>> {
+    value_of(Command::MapLookup, map, key)
+}
+
+fn value_of<K: Plain, V: Plain>(command: Command, map: BorrowedFd<'_>, key: &K) -> io::Result<Option<V>> {
     let mut value = MaybeUninit::<V>::zeroed();
     let attr = ElementAttr::new(map, key, value.as_mut_ptr() as u64, 0);
-    match bpf(Command::MapLookup, &attr) {
+    match bpf(command, &attr) {
         // SAFETY: `Plain`, zeroed, and as long as the map's values (checked when the map was opened).
         Ok(_) => Ok(Some(unsafe { value.assume_init() })),
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// The value under a key, which is gone then (hash maps: Linux 5.14). Of two callers one gets it.
+pub(super) fn take<K: Plain, V: Plain>(map: BorrowedFd<'_>, key: &K) -> io::Result<Option<V>> {
+    value_of(Command::MapTake, map, key)
 }
 
 /// The values of all processors under a key of a per-processor map. `values` must have one slot for each
@@ -213,6 +222,7 @@ enum Command {
     ObjPin = 6,
     ObjGet = 7,
     ObjInfo = 15,
+    MapTake = 21,
     LinkCreate = 28,
     LinkUpdate = 29,
     LinkDetach = 34,
