@@ -1,3 +1,5 @@
+//! What rules mean, and that the index changes nothing of it.
+
 use proptest::prelude::*;
 
 use super::*;
