@@ -88,16 +88,19 @@ impl Rules {
 }
 
 impl Reach {
-    /// Whether some rule may be about a server's message.
+    /// Whether a server's message is to be looked at: some rule may be about it, or it lists tools, which later calls and
+    /// rules go by.
     pub fn concerns(&self, message: &Message<'_>) -> bool {
-        let asks = match &message.kind {
-            Kind::Request { .. } => true,
-            Kind::Notification { .. } => false,
-            Kind::Response { .. } => {
-                message.result.as_ref().is_some_and(|result| result.result_type == Some("\"input_required\""))
-            }
+        let result = message.result.as_ref();
+        let (asks, lists) = match &message.kind {
+            Kind::Request { .. } => (true, false),
+            Kind::Notification { .. } => (false, false),
+            Kind::Response { .. } => (
+                result.is_some_and(|result| result.result_type == Some("\"input_required\"")),
+                result.is_some_and(|result| result.tools.is_some()),
+            ),
         };
-        self.answers || asks && !self.scope.is_empty()
+        self.answers || lists || asks && !self.scope.is_empty()
     }
 }
 

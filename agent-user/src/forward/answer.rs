@@ -375,7 +375,7 @@ impl Relay<'_> {
             };
             let Some((call, permits)) = self.conn.finish(*id) else { continue };
             let (now, size) = (Instant::now(), message.raw.len() as u64);
-            permits.iter().for_each(|permit| self.parts.counts.add(permit, size, now));
+            permits.iter().for_each(|permit| self.parts.counts.add_answer(permit, size, now));
             self.learn(message, Some(&call));
             let is_error = mcp::result_facts(message).is_some_and(|facts| facts.is_error);
             self.record(&call, if is_error { "error" } else { "result" }, None, status, bytes);

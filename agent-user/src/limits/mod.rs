@@ -77,6 +77,8 @@ pub struct Permit {
     entry: Arc<Entry>,
     /// Where in a window it is counted, and how much; `None`: as a slot.
     counted: Option<(u64, u64)>,
+    /// What comes back counts, too.
+    counts_answers: bool,
 }
 
 impl Permit {
@@ -147,7 +149,7 @@ impl Limits {
                 None
             }
         };
-        Ok(Permit { entry, counted })
+        Ok(Permit { entry, counted, counts_answers: matches!(limit.kind, Kind::Bytes { .. }) })
     }
 
     /// Counts a message, or all messages of a batch, under each of these limits, or under none.
@@ -169,10 +171,12 @@ impl Limits {
         Ok(permits)
     }
 
-    /// Counts what came back to a message, whether there is room for it or not.
-    pub fn add(&self, permit: &Permit, amount: u64, now: Instant) {
-        if let Count::Within(span, window) = &mut *permit.entry.count() {
-            window.add(*span, self.micros(now), amount);
+    /// Counts so many bytes that came back to a message, if its limit is one of bytes, whether there is room for them or not.
+    pub fn add_answer(&self, permit: &Permit, bytes: u64, now: Instant) {
+        if permit.counts_answers
+            && let Count::Within(span, window) = &mut *permit.entry.count()
+        {
+            window.add(*span, self.micros(now), bytes);
             self.note_change(*span);
         }
     }

@@ -35,6 +35,16 @@ fn calls_are_counted_for_each_key_apart_until_their_window_has_run_out() {
 }
 
 #[test]
+fn an_answer_is_no_further_call() {
+    let (limits, now) = (Limits::default(), Instant::now());
+    let limit = limit("{calls: 2, within: 60s}");
+    let key = key(&limit, "a", "t");
+    let permit = limits.take(&limit, &key, 1, now).unwrap();
+    limits.add_answer(&permit, 500, now);
+    assert!(limits.take(&limit, &key, 1, now).is_ok() && limits.take(&limit, &key, 1, now).is_err());
+}
+
+#[test]
 fn bytes_of_answers_are_missing_to_those_after_them() {
     let (limits, now) = (Limits::default(), Instant::now());
     let limit = limit("{bytes: 100, within: 60s}");
@@ -43,8 +53,8 @@ fn bytes_of_answers_are_missing_to_those_after_them() {
     assert!(take(101, 0).unwrap_err().retry_after.is_none());
     let permit = take(40, 0).unwrap();
     assert!(take(61, 0).is_err());
-    limits.add(&permit, 50, now + seconds(10));
-    limits.add(&permit, 50, now + seconds(20));
+    limits.add_answer(&permit, 50, now + seconds(10));
+    limits.add_answer(&permit, 50, now + seconds(20));
     drop(permit);
     let refused = take(1, 20).unwrap_err();
     assert!(refused.retry_after.unwrap() > seconds(39), "the first 40 must have run out: {refused:?}");
@@ -158,7 +168,7 @@ fn what_a_permit_holds_is_not_swept() {
     let late = now + seconds(600);
     limits.sweep_if_due(late);
     limits.keep_only(&[]);
-    limits.add(&permit, 10, late);
+    limits.add_answer(&permit, 10, late);
     assert!(limits.take(&limit, &key, 1, late).is_err(), "the answer counts");
 }
 

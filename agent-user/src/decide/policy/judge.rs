@@ -99,7 +99,9 @@ impl Policy {
             if !rule.concerns(subject) {
                 continue;
             }
-            let holds = match rule.holds(&inputs) {
+            // Of what it does not allow anyway its condition says nothing.
+            let is_other = matches!(rule.effect, Effect::AllowOnly) && !rule.allows(subject);
+            let holds = match if is_other { Ok(false) } else { rule.holds(&inputs) } {
                 Ok(holds) => holds,
                 Err(error) => {
                     verdict.failed.push(Failed { rule: Arc::clone(&rule.id), error });
@@ -114,7 +116,7 @@ impl Policy {
             match &rule.effect {
                 Effect::AllowOnly => {
                     let allowing = &mut allowing[usize::from(rule.mode == Mode::Observe)];
-                    allowing.is_allowed |= holds && rule.allows(subject);
+                    allowing.is_allowed |= holds;
                     allowing.rules.push(rule);
                 }
                 effect if holds => verdict.apply(rule, effect, subject),

@@ -158,6 +158,24 @@ fn allow_only_refuses_the_rest_of_its_kind() {
 }
 
 #[test]
+fn a_condition_of_allow_only_is_asked_only_of_what_its_tools_are() {
+    let policy = policy(
+        "  - {id: say, action: allow_only, match: {tool: echo}}
+  - {id: small, action: allow_only, match: {tool: pay}, when: args.amount < 10}",
+    );
+    let check = |name, arguments, expect: &[&str]| {
+        let (name, arguments) = (Some(name), Some(arguments));
+        let subject = Subject { method: Some(CALL), name, arguments, ..Subject::default() };
+        assert_eq!(fired(&policy, &subject), expect, "{subject:?}");
+    };
+    check("echo", "{}", &[]);
+    check("pay", r#"{"amount":9}"#, &[]);
+    check("pay", r#"{"amount":10}"#, &["say", "small"]);
+    check("pay", "{}", &["small", "say"]);
+    check("write", "{}", &["say", "small"]);
+}
+
+#[test]
 fn hidden_entries_are_hidden_and_refused() {
     let policy = policy("  - {id: h, action: hide, match: {method: tools/call, tool: 'delete_*'}}");
     let check = |phase, method, name, is_hidden: bool| {
