@@ -55,7 +55,7 @@ fn next_daemon_takes_over_under_load_and_nothing_slips() {
     let answer = agent.answer();
     let (outcome, count) = answer.trim_start_matches("ok ").split_once('=').expect("one outcome");
     assert_eq!(outcome, "EPERM", "{answer}");
-    assert!(swaps >= 3 && count.parse::<u32>().expect("a count") > 100, "{swaps} swaps, {answer}");
+    assert!(swaps >= 2 && count.parse::<u32>().expect("a count") > 100, "{swaps} swaps, {answer}");
     assert_eq!(lab.kernel.held().expect("held"), BTreeMap::from([(lab.agent_id(), AGENT)]));
 }
 
