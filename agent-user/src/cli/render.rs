@@ -323,7 +323,9 @@ pub(super) fn status_text(status: &Value) -> String {
     };
     let limits = match &status["limits"]["fault"] {
         Value::Null => String::new(),
-        fault => format!("\nCOUNTS UNREADABLE, limits of an hour or more let nothing through: {}", text(fault)),
+        fault => {
+            format!("\nCOUNTS UNREADABLE, limits of an hour or more let nothing through: {}", text(fault))
+        }
     };
     format!(
         "interlock {} (pid {}), up {} s{state}{limits}\nkernel: {} programs attached, {} connects redirected, {} refused{detached}\nrules: {} (generation {}, {} rules){reload}\nagents: {} cgroups held, {} connections\nstops in force: {}, waiting for an approval: {}\nrecords: {} ({} dropped)",

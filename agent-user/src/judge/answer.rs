@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use jiff::Timestamp;
 
-use super::redact::redact;
+use super::redact::{keep_opaque, redact};
 use super::{place, subject};
 use crate::decide::policy::Phase;
 use crate::decide::redact::splice;
@@ -255,7 +255,7 @@ impl<'a> Judgement<'a> {
 
     /// The message after rules have taken something out of one part of it.
     fn redact(&mut self, message: &str, part: &str) -> Option<String> {
-        splice(message, part, &redact(&mut self.verdict, part)?.text)
+        splice(message, part, &keep_opaque(part, redact(&mut self.verdict, part)?.text))
     }
 
     /// What was found at one entry of a list.

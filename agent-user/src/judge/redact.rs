@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use crate::decide::Verdict;
 use crate::decide::policy::{Mode, Redact};
-use crate::decide::redact::Redacted;
-use crate::decode::{replace_values, sentinel};
+use crate::decide::redact::{Redacted, splice};
+use crate::decode::{find, replace_values, sentinel};
 
 /// A part of a message after something was taken out of it.
 pub(super) struct Edited {
@@ -61,3 +61,28 @@ impl Edited {
 }
 
 const MIRRORS: &[u8] = b"mcp-param-";
+
+/// A result from which something was taken out, with what an agent has to give back as it got it: with a token cut out of
+/// it, it would be worth nothing (MCP: pagination, and multi round-trip requests of 2026-07-28).
+pub(super) fn keep_opaque(result: &str, edited: String) -> String {
+    OPAQUE.iter().fold(edited, |edited, name| {
+        let member = |text| find::member(text, name).ok().flatten();
+        let kept = member(result).zip(member(&edited)).filter(|(was, now)| was != now);
+        kept.and_then(|(was, now)| splice(&edited, now, was)).unwrap_or(edited)
+    })
+}
+
+const OPAQUE: [&str; 2] = ["nextCursor", "requestState"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_back_is_given_as_it_was() {
+        let result = r#"{"text":"a@b.example","requestState":"a@b.example","nextCursor":"x"}"#;
+        let edited = r#"{"text":"[redacted:mail]","requestState":"[redacted:mail]","nextCursor":"x"}"#;
+        let expect = r#"{"text":"[redacted:mail]","requestState":"a@b.example","nextCursor":"x"}"#;
+        assert_eq!(keep_opaque(result, edited.to_owned()), expect);
+    }
+}
