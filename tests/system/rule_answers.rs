@@ -169,7 +169,8 @@ fn what_a_server_must_not_ask_is_answered_in_the_agents_place() {
             (rules(&denied), &denied["rpc_id"]),
             (vec!["no-questions"], &json!(asked["id"].to_string()))
         );
-        let is = |record: &Value| record["rpc_id"] == asked["id"].to_string();
+        let id = asked["id"].to_string();
+        let is = |record: &Value| record["rpc_id"] == id;
         let reply = daemon.records().wait("reply", "to the server", is);
         assert_eq!((&reply["outcome"], &reply["agent"]), (&json!("status 202"), &json!("coder")));
     }
