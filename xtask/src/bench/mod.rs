@@ -7,6 +7,7 @@
 
 mod baseline;
 mod books;
+mod conditions;
 mod daemon;
 mod host;
 mod matrix;
@@ -24,6 +25,7 @@ use anyhow::{Context, bail};
 use serde::Serialize;
 
 use self::baseline::Baseline;
+use self::conditions::Conditions;
 use self::daemon::Daemon;
 use self::host::Core;
 use self::matrix::{CONNECTIONS, Cell, Effort, SHAPES, Way};
@@ -57,6 +59,9 @@ pub(crate) struct Options {
     /// Leave memory and bystander out.
     #[arg(long)]
     no_memory: bool,
+    /// Leave conditions of rules out.
+    #[arg(long)]
+    no_conditions: bool,
     /// Stops under the dense load, for exactness.
     #[arg(long)]
     stops: Option<usize>,
@@ -82,6 +87,7 @@ struct Report {
     cells: Vec<Cell>,
     memory: Option<Memory>,
     bystander: Option<Bystander>,
+    conditions: Option<Conditions>,
     stop: Vec<Probe>,
 }
 
@@ -151,8 +157,13 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         cells: Vec::new(),
         memory: None,
         bystander: None,
+        conditions: None,
         stop: Vec::new(),
     };
+    if !options.promises && !options.no_conditions {
+        report.conditions = Some(conditions::run()?);
+        table::conditions(report.conditions.as_ref());
+    }
     // Memory first: the daemons are as they started.
     if let (Some(daemons), false) = (&daemons, options.promises || options.no_memory) {
         report.memory = Some(memory::run(&programs.load, &daemons.no_rules, &daemons.rules, quiet_address)?);

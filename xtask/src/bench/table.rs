@@ -1,5 +1,6 @@
 //! The report as a person reads it.
 
+use super::conditions::Conditions;
 use super::matrix::{Cell, Effort};
 use super::memory::{Bystander, Memory};
 use super::probe::Probe;
@@ -47,6 +48,14 @@ pub(crate) fn memory(memory: Option<&Memory>) {
         memory.per_connection_kib
     );
     println!("  after they closed        {:>8.1} MiB", mib(memory.closed_kib));
+}
+
+pub(crate) fn conditions(conditions: Option<&Conditions>) {
+    let Some(conditions) = conditions else { return };
+    println!("\nConditions of rules, on one core");
+    println!("  100 like the first in README {:>10.1} µs per message", conditions.example_us);
+    println!("  100 of eight kinds           {:>10.1} µs per message", conditions.mixed_us);
+    println!("  one that takes all its steps {:>10.1} µs", conditions.bound_us);
 }
 
 pub(crate) fn bystander(bystander: Option<&Bystander>) {
