@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use bytesize::ByteSize;
 use globset::{Glob, GlobSet, GlobSetBuilder};
 use jiff::SignedDuration;
@@ -312,9 +312,31 @@ fn check_cgroup_path(path: &str) -> Result<()> {
     Ok(())
 }
 
-/// Reads YAML strictly. Errors carry the file and the place in it.
+/// Reads YAML strictly. Errors carry the file and the place in it, and for a misspelt name what may have been meant.
 pub fn parse_yaml<T: DeserializeOwned>(text: &str, path: &Path) -> Result<T> {
-    serde_saphyr::from_str(text).with_context(|| path.display().to_string())
+    serde_saphyr::from_str(text).map_err(|error: serde_saphyr::Error| {
+        let said = error.to_string();
+        let (place, prefix) = match error.location() {
+            Some(at) => {
+                let (line, column) = (at.line(), at.column());
+                (format!(":{line}:{column}"), format!("error: line {line} column {column}: "))
+            }
+            None => (String::new(), "error: ".to_owned()),
+        };
+        let said = said.strip_prefix(&prefix).unwrap_or(&said);
+        let meant = meant(said).map(|name| format!("\ndid you mean `{name}`?")).unwrap_or_default();
+        anyhow!("{}{place}: {said}{meant}", path.display())
+    })
+}
+
+/// The name that is most like the one that is not known, if an error says which ones there are.
+fn meant(error: &str) -> Option<&str> {
+    let (_, unknown) = error.lines().next()?.split_once("unknown ")?;
+    let (name, known) = unknown.split_once("`, expected ")?;
+    let (_, name) = name.split_once('`')?;
+    let known = known.trim_start_matches("one of ").split(", ").map(|known| known.trim_matches('`'));
+    let distance = |known: &str| strsim::damerau_levenshtein(name, known);
+    known.filter(|known| distance(known) <= 1 + name.len() / 4).min_by_key(|known| distance(known))
 }
 
 #[cfg(test)]

@@ -1,6 +1,11 @@
 //! What is in `deploy/` parses, agrees with itself and with the program's defaults. Needs no root and no cluster; a
 //! real installation is not tried here.
 
+mod check;
+mod policies;
+mod program;
+mod readme;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};

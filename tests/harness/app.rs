@@ -40,15 +40,20 @@ impl Daemon {
 
     /// Starts a daemon with more lines of configuration.
     pub fn start_with(world: &World, rules: &str, more: &str) -> Self {
-        Self::start_at(world, rules, more, false)
+        Self::start_at(world, rules, more, false, "digest")
     }
 
     /// The same in the servers' network namespace, where agents can reach it over the wire.
     pub fn start_with_servers(world: &World, rules: &str, more: &str) -> Self {
-        Self::start_at(world, rules, more, true)
+        Self::start_at(world, rules, more, true, "digest")
     }
 
-    fn start_at(world: &World, rules: &str, more: &str, with_servers: bool) -> Self {
+    /// Starts a daemon whose records have arguments in full.
+    pub fn start_with_arguments(world: &World, rules: &str) -> Self {
+        Self::start_at(world, rules, "", false, "full")
+    }
+
+    fn start_at(world: &World, rules: &str, more: &str, with_servers: bool, arguments: &str) -> Self {
         mount_bpffs();
         let (config, rules_file) = (world.path("config.yaml"), world.path("rules.yaml"));
         let (run, records) = (world.path("run"), world.path("records.jsonl"));
@@ -58,7 +63,7 @@ impl Daemon {
             .concat();
         let text = format!(
             "version: 1\nattach: [{cgroup}]\nagents:\n{agents}rules: {rules}\nstate_dir: {state}\nruntime_dir: {run}\n\
-             pin_dir: {pins}\nrecords: {{path: {records}, arguments: digest}}\nmetrics_addr: 127.0.0.1:0\n\
+             pin_dir: {pins}\nrecords: {{path: {records}, arguments: {arguments}}}\nmetrics_addr: 127.0.0.1:0\n\
              evidence_window: 3s\nexec_cgroup: {cgroup}/exec\n{more}",
             rules = rules_file.display(),
             state = world.path("state").display(),

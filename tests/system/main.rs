@@ -11,6 +11,7 @@ mod hostile;
 mod hostile_stops;
 mod levels;
 mod pairs;
+mod recorded;
 mod remote;
 mod restart;
 mod rule_allow;

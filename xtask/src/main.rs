@@ -5,6 +5,7 @@ mod cgroup;
 mod check;
 mod demo;
 mod ebpf;
+mod fuzz;
 mod interrupt;
 mod process;
 mod scrape;
@@ -40,6 +41,8 @@ enum Task {
     Bench(bench::Options),
     /// Formatting, lints for the host and for the kernel, and the rules of this repository
     Check(check::Options),
+    /// Random rules and messages, for as many seconds
+    Fuzz(fuzz::Options),
     /// Every test this machine can run, with what they need
     Test(test::Options),
 }
@@ -52,6 +55,7 @@ fn main() -> anyhow::Result<()> {
         Task::Demo => demo::run(),
         Task::Bench(options) => bench::run(&options),
         Task::Check(options) => check::run(&options),
+        Task::Fuzz(options) => fuzz::run(&options),
         Task::Test(options) => test::run(&options),
     }
 }

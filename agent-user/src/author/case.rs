@@ -10,6 +10,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use jiff::Timestamp;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
 use crate::decide::policy::Phase;
@@ -69,6 +70,14 @@ pub struct Case {
     /// The stop that it ran into; rules had nothing to do with that.
     #[serde(default)]
     pub stop: Option<String>,
+    /// A person was asked.
+    #[serde(default)]
+    pub approval: Option<String>,
+    #[serde(default)]
+    continues: bool,
+    /// Rules took something out of it, and so out of the arguments that are here.
+    #[serde(default)]
+    redacted: Option<IgnoredAny>,
     #[serde(skip)]
     servers: Vec<String>,
 }
@@ -110,6 +119,7 @@ impl Case {
             revision: self.revision.as_deref(),
             method: self.method.as_deref(),
             name: self.tool.as_deref(),
+            continues: self.continues,
             arguments,
             annotations: self.annotations.unwrap_or_default(),
             now: self.at.unwrap_or_else(Timestamp::now),
@@ -118,13 +128,18 @@ impl Case {
     }
 
     /// Variables of conditions whose values are not in it. What a rule makes of them is anybody's guess.
-    pub fn unknown(&self) -> &'static [&'static str] {
-        const NEVER: [&str; 8] =
-            ["params", "user", "size", "recent", "took", "annotations", "result", "error"];
-        const NOT_HERE: [&str; 9] =
-            ["args", "params", "user", "size", "recent", "took", "annotations", "result", "error"];
-        let is_left_out = self.arguments.is_none() && self.arguments_digest.is_some();
-        if is_left_out { &NOT_HERE } else { &NEVER }
+    pub fn unknown(&self) -> Vec<&'static str> {
+        let mut unknown =
+            vec!["params", "user", "size", "recent", "took", "result", "error", "is_error", "item"];
+        if self.redacted.is_some() || self.arguments.is_none() && self.arguments_digest.is_some() {
+            unknown.push("args");
+        }
+        // Only tools have any.
+        let has_none = self.phase == Phase::Request && self.method.as_deref() != Some("tools/call");
+        if self.annotations.is_none() && !has_none {
+            unknown.push("annotations");
+        }
+        unknown
     }
 }
 

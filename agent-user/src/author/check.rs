@@ -67,8 +67,16 @@ pub fn check(file: &PolicyFile, text: &str, seen: Option<&Seen>) -> Vec<Warning>
         if let Some(warning) = never(rule) {
             warn("match", warning);
         }
+        for (method, almost) in misspelt(rule) {
+            warn("match", format!("match.method: {method:?} is no method of MCP; did you mean {almost:?}?"));
+        }
         if let Some(constant) = constant(rule) {
-            warn("when", format!("the condition is always {constant}"));
+            let what = match (constant, rule.action) {
+                (true, _) => "so the rule is the same without it",
+                (false, Action::AllowOnly) => "so the rule allows nothing",
+                (false, _) => "so the rule never matches",
+            };
+            warn("when", format!("the condition is always {constant}, {what}"));
         }
         if let Some(other) = file.rules.iter().find(|other| shadows(other, rule)) {
             warn("id", format!("it changes nothing: {:?} refuses all that it matches", other.id));
@@ -82,16 +90,82 @@ pub fn check(file: &PolicyFile, text: &str, seen: Option<&Seen>) -> Vec<Warning>
 
 /// Why no message can match.
 fn never(rule: &RuleFile) -> Option<String> {
-    let methods = rule.matches.method.as_ref()?.patterns();
-    let listed = rule.phase == Some(Phase::List) || rule.action == Action::Hide;
-    let names = |glob: &str| NAMING.iter().any(|method| covers(glob, method));
-    if rule.matches.tool.is_some() && !listed && !methods.iter().any(|glob| names(glob)) {
-        return Some(format!(
-            "it never matches: {} names no tool, prompt, resource or task",
-            methods.join(", ")
-        ));
+    let phase = rule.phase.unwrap_or_default();
+    let listed = phase == Phase::List || rule.action == Action::Hide;
+    let never =
+        |globs: &Globs, why: &str| Some(format!("it never matches: {} {why}", globs.patterns().join(", ")));
+    let are_all =
+        |globs: &Globs, known: &[&str]| globs.patterns().iter().all(|glob| known.contains(&glob.as_str()));
+    let are_none = |globs: &Globs, known: &[&str]| {
+        !globs.patterns().iter().any(|glob| known.iter().any(|method| covers(glob, method)))
+    };
+    if let Some(server) = &rule.matches.server
+        && server.patterns().iter().all(|glob| glob.contains('/') && !glob.contains(['[', '{', '\\']))
+    {
+        return never(server, "has a `/`; a server is a host or an address, with or without a port");
     }
-    None
+    match &rule.matches.method {
+        Some(methods) if rule.matches.tool.is_some() && !listed && are_none(methods, &NAMING) => {
+            never(methods, "names no tool, prompt, resource or task")
+        }
+        Some(methods) if phase == Phase::Response && are_all(methods, &AGENTS_OWN) => {
+            never(methods, "has no response")
+        }
+        Some(methods) if phase == Phase::Request && are_all(methods, &SERVERS_OWN) => {
+            never(methods, "comes from servers: give it `phase: response`")
+        }
+        Some(methods) if phase == Phase::List && are_none(methods, &LISTED) => never(methods, "has no list"),
+        _ => None,
+    }
+}
+
+/// Notifications of agents.
+const AGENTS_OWN: [&str; 2] = ["notifications/initialized", "notifications/roots/list_changed"];
+/// Notifications of servers.
+const SERVERS_OWN: [&str; 6] = [
+    "notifications/message",
+    "notifications/tools/list_changed",
+    "notifications/prompts/list_changed",
+    "notifications/resources/list_changed",
+    "notifications/resources/updated",
+    "notifications/elicitation/complete",
+];
+/// Methods by which rules know an entry of a list.
+const LISTED: [&str; 7] = [
+    "tools/list",
+    "tools/call",
+    "prompts/list",
+    "prompts/get",
+    "resources/list",
+    "resources/templates/list",
+    "resources/read",
+];
+/// Others that a rule may name.
+const OTHERS: [&str; 12] = [
+    "initialize",
+    "ping",
+    "server/discover",
+    "logging/setLevel",
+    "completion/complete",
+    "sampling/createMessage",
+    "elicitation/create",
+    "roots/list",
+    "tasks/list",
+    "notifications/cancelled",
+    "notifications/progress",
+    "notifications/tasks/status",
+];
+
+/// Methods that are not known, and the known ones that they are almost.
+fn misspelt(rule: &RuleFile) -> Vec<(&str, &'static str)> {
+    let known = || NAMING.into_iter().chain(AGENTS_OWN).chain(SERVERS_OWN).chain(LISTED).chain(OTHERS);
+    let almost = |glob: &str| {
+        let distance = |known: &&'static str| strsim::damerau_levenshtein(glob, known);
+        let is_unknown = known().all(|known| known != glob) && is_literal(glob);
+        known().filter(|known| is_unknown && distance(known) <= 2).min_by_key(distance)
+    };
+    let methods = rule.matches.method.as_ref().map(Globs::patterns).unwrap_or_default();
+    methods.iter().filter_map(|glob| Some((glob.as_str(), almost(glob)?))).collect()
 }
 
 /// Methods that name something.
@@ -133,10 +207,13 @@ fn shadows(by: &RuleFile, rule: &RuleFile) -> bool {
 
 /// Whether a glob matches whatever another one does, as far as can be told without trying.
 fn covers(glob: &str, other: &str) -> bool {
-    let is_literal = !other.contains(['*', '?', '[', '{', '\\']);
     glob == other
         || glob == "*"
-        || is_literal && Glob::new(glob).is_ok_and(|glob| glob.compile_matcher().is_match(other))
+        || is_literal(other) && Glob::new(glob).is_ok_and(|glob| glob.compile_matcher().is_match(other))
+}
+
+fn is_literal(glob: &str) -> bool {
+    !glob.contains(['*', '?', '[', '{', '\\'])
 }
 
 fn given(matches: &Match) -> Vec<Given<'_>> {
@@ -203,7 +280,39 @@ mod tests {
             &[("a", "never matches"), ("a", "match.method: \"tools/list\" matches nothing")],
         );
         check_warnings("  - {id: a, action: hide, match: {method: tools/call, tool: wire}}", &[]);
-        check_warnings("  - {id: a, action: deny, when: '1 > 2'}", &[("a", "always false")]);
+        check_warnings(
+            "  - {id: a, action: deny, when: '1 > 2'}",
+            &[("a", "false, so the rule never matches")],
+        );
+        check_warnings("  - {id: a, action: allow_only, when: '1 > 2'}", &[("a", "allows nothing")]);
+        check_warnings(
+            "  - {id: a, action: deny, match: {server: 'http://*'}}",
+            &[("a", "has a `/`"), ("a", "records")],
+        );
+        let unseen = ("a", "matches nothing in the records");
+        let phase = |phase: &str, method: &str, expect: &[(&str, &str)]| {
+            check_warnings(
+                &format!(
+                    "  - {{id: a, action: redact, redact: {{patterns: [keys]}}, phase: {phase}, match: {{method: '{method}'}}}}"
+                ),
+                expect,
+            );
+        };
+        phase("response", "notifications/initialized", &[("a", "has no response"), unseen]);
+        phase("request", "notifications/message", &[("a", "`phase: response`"), unseen]);
+        phase("list", "ping", &[("a", "has no list"), unseen]);
+        phase("request", "tool/call", &[("a", "did you mean \"tools/call\"?"), unseen]);
+        for (name, method) in [
+            ("response", "notifications/message"),
+            ("request", "n*"),
+            ("list", "tools/list"),
+            ("request", "my/method"),
+        ] {
+            phase(name, method, &[unseen]);
+        }
+        for (name, method) in [("list", "tools/*"), ("response", "tools/call")] {
+            phase(name, method, &[]);
+        }
         check_warnings(
             "  - {id: a, action: deny, match: {agent: coder, tool: [wire, rob]}}",
             &[("a", "match.tool: \"rob\"")],

@@ -25,6 +25,10 @@ pub struct Look {
     pub rule: String,
     pub action: &'static str,
     pub fires: bool,
+    /// What it does without a word: a limit counts, and so does a stop `after` some denials; a redaction takes out what it
+    /// finds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub does: Option<&'static str>,
     /// It is not about messages of this kind.
     pub other_phase: bool,
     pub fields: Vec<Looked>,
@@ -67,11 +71,28 @@ pub fn explain(file: &PolicyFile, policy: &Policy, case: &Case) -> Explanation {
             (text.clone(), outcome)
         });
         let fires = verdict.fired.iter().any(|id| **id == *rule.id);
-        Look { rule: rule.id.clone(), action: rule.action.name(), fires, other_phase, fields, when }
+        let does = if verdict.redactions.iter().any(|redact| *redact.rule == *rule.id) {
+            Some("takes out what it finds")
+        } else if verdict.limits.iter().any(|limited| *limited.limit.rule == *rule.id) {
+            Some("counts it")
+        } else if verdict
+            .tripwires
+            .iter()
+            .any(|tripwire| *tripwire.rule == *rule.id && tripwire.after.is_some())
+        {
+            Some("counts it, if it is refused")
+        } else {
+            None
+        };
+        Look { rule: rule.id.clone(), action: rule.action.name(), fires, does, other_phase, fields, when }
     };
     Explanation {
         rules: file.rules.iter().enumerate().map(look).collect(),
-        verdict: verdict.label(),
+        verdict: if verdict.refusal.is_none() && !verdict.approvals.is_empty() {
+            "ask"
+        } else {
+            verdict.label()
+        },
         reason: verdict.refusal.as_ref().map(|refusal| format!("{} ({})", refusal.reason(), refusal.rule())),
         recorded: case.verdict.clone(),
     }
@@ -81,10 +102,11 @@ pub fn explain(file: &PolicyFile, policy: &Policy, case: &Case) -> Explanation {
 pub fn render(explanation: &Explanation) -> String {
     let mut text = String::new();
     for look in &explanation.rules {
-        let what = match (look.fires, look.other_phase) {
-            (true, _) => "fires",
-            (false, true) => "is about messages of another phase",
-            (false, false) => "does not fire",
+        let what = match (look.fires, look.does, look.other_phase) {
+            (true, ..) => "fires",
+            (false, Some(does), _) => does,
+            (false, None, true) => "is about messages of another phase",
+            (false, None, false) => "does not fire",
         };
         // Writing to a string cannot fail.
         let _ = writeln!(text, "{} ({}) {what}", look.rule, look.action);

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use super::case::Case;
-use crate::decide::policy::Policy;
+use crate::decide::policy::{Phase, Policy};
 
 /// Decisions named as examples for each change.
 const EXAMPLES: usize = 5;
@@ -22,6 +22,10 @@ pub struct Report {
     pub not_by_rules: usize,
     /// Those that depend on what is not in the records.
     pub unknown: Changed,
+    /// Those that meet limits, which are not counted again: each is taken as if it was within them.
+    pub limits: usize,
+    /// Those of which something would be taken out, or was: only whether they pass is compared.
+    pub redactions: usize,
     /// By the change, such as `allow -> deny`.
     pub changed: BTreeMap<String, Changed>,
 }
@@ -60,12 +64,26 @@ pub fn replay(cases: impl Iterator<Item = Case>, policy: &Policy) -> Report {
         let scope = policy.scope(subject.agent.name, subject.servers);
         let verdict = policy.judge(&scope, &subject);
         let rules: Vec<String> = verdict.fired.iter().map(|rule| rule.to_string()).collect();
-        if policy.depends_on(&scope, &subject, case.unknown()) {
+        let recorded = case.verdict.as_deref().unwrap_or("allow");
+        let is_limited =
+            verdict.limits.iter().any(|limited| case.rules.iter().any(|rule| **rule == *limited.limit.rule));
+        report.limits += usize::from(!verdict.limits.is_empty());
+        report.redactions += usize::from(!verdict.redactions.is_empty() || recorded.ends_with("edit"));
+        // The entries of a list are not in the records, and what was over a limit may be so again.
+        let is_unknown = case.phase == Phase::List || is_limited && verdict.refusal.is_none();
+        if is_unknown || policy.depends_on(&scope, &subject, &case.unknown()) {
             report.unknown.add(&case, rules);
             continue;
         }
-        let before = case.verdict.as_deref().unwrap_or("allow");
-        let after = if verdict.approvals.is_empty() { verdict.label() } else { "ask" };
+        let before = match recorded {
+            _ if case.approval.is_some() => "ask",
+            "edit" | "would_edit" => "allow",
+            other => other,
+        };
+        let after = match verdict.label() {
+            "allow" if !verdict.approvals.is_empty() => "ask",
+            other => other,
+        };
         if before == after {
             report.same += 1;
         } else {
@@ -98,8 +116,10 @@ pub fn render(report: &Report) -> String {
         "{} decisions: {} the same, {} not by rules (stops, guards, defaults)\n",
         report.decisions, report.same, report.not_by_rules
     );
-    let unknown =
-        ("depend on what is not in the records (`records.arguments: full` keeps arguments)", &report.unknown);
+    let unknown = (
+        "depend on what is not in the records (`records.arguments: full` keeps arguments and hints)",
+        &report.unknown,
+    );
     let changed = report.changed.iter().map(|(change, changed)| (change.as_str(), changed));
     for (change, changed) in changed.chain(std::iter::once(unknown)).filter(|(_, changed)| changed.count > 0)
     {
@@ -110,6 +130,13 @@ pub fn render(report: &Report) -> String {
             let tool = tool.as_deref().unwrap_or_default();
             let _ = writeln!(text, "  {decision} {agent} {server} {method} {tool} [{}]", rules.join(", "));
         }
+    }
+    let not_replayed = [
+        (report.limits, "limits, and are taken as within them"),
+        (report.redactions, "redactions, and only whether they pass is compared"),
+    ];
+    for (count, what) in not_replayed.into_iter().filter(|(count, _)| *count > 0) {
+        let _ = writeln!(text, "{count} meet {what}");
     }
     text
 }

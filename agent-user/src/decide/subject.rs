@@ -91,7 +91,7 @@ pub struct User {
 
 /// Hints of a server about one of its tools, which it may have made up (MCP 2025-03-26 and later, `ToolAnnotations`).
 /// Where it says nothing the defaults of the revision hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Annotations {
     /// A list with this tool in it was seen.

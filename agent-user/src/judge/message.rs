@@ -334,6 +334,7 @@ impl<'a> Prepared<'a> {
         // What a rule keeps from servers is kept from the records, too.
         let arguments = self.call.as_ref().and_then(|call| call.arguments);
         let arguments = arguments.map(|text| self.edited.as_ref().map_or(text, |edited| &edited.text));
+        let is_full = parts.arguments == Arguments::Full;
         let entry = Entry::Decision(Decision {
             session: scene.session,
             workflow: self.workflow.as_deref(),
@@ -355,8 +356,9 @@ impl<'a> Prepared<'a> {
             generation: by.rules.generation,
             arguments_digest: self.arguments.as_ref().map(hex),
             arguments: arguments
-                .filter(|_| parts.arguments == Arguments::Full)
+                .filter(|_| is_full)
                 .and_then(|arguments| serde_json::from_str(arguments).ok()),
+            annotations: (is_full && self.is_tool_call()).then(|| self.annotations(by)),
             held_us: u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX),
             ..Decision::new(&self.kept.decision, conn, &scene.server)
         });

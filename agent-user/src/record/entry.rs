@@ -1,5 +1,6 @@
 //! The schema of the records, version 1. One JSON object per line; fields are only ever added.
 
+use std::collections::BTreeMap;
 use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use crate::decide::Failed;
 use crate::decide::policy::Phase;
 use crate::decide::redact::Found;
 use crate::decide::stop::{Level, Operator};
-use crate::decide::subject::Party;
+use crate::decide::subject::{Annotations, Party};
 use crate::identity::Identity;
 use crate::ledger::{Call, Conn};
 use crate::orders::receipt::{Report, StopView};
@@ -126,6 +127,9 @@ pub struct Decision<'a> {
     pub conn: u64,
     #[serde(flatten)]
     pub who: Who<'a>,
+    /// Of the agent.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: &'a BTreeMap<String, String>,
     pub server: &'a str,
     pub destination: SocketAddr,
     /// Digest of the session, or of process and server where there is none (see [`crate::session`]).
@@ -184,6 +188,9 @@ pub struct Decision<'a> {
     pub arguments_digest: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub arguments: Option<&'a serde_json::value::RawValue>,
+    /// With `records.arguments: full`: what the server had said of the tool that is called.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub annotations: Option<Annotations>,
     /// From the first byte of the request until it was decided, microseconds.
     pub held_us: u64,
 }
@@ -195,6 +202,7 @@ impl<'a> Decision<'a> {
             decision,
             conn: conn.id,
             who: (&conn.identity).into(),
+            labels: &conn.identity.agent.labels,
             server,
             destination: conn.destination,
             session: None,
@@ -221,6 +229,7 @@ impl<'a> Decision<'a> {
             generation: 0,
             arguments_digest: None,
             arguments: None,
+            annotations: None,
             held_us: 0,
         }
     }

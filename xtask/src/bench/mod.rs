@@ -62,6 +62,9 @@ pub(crate) struct Options {
     /// Leave conditions of rules out.
     #[arg(long)]
     no_conditions: bool,
+    /// Leave out what rules that cannot match cost a decision.
+    #[arg(long)]
+    no_rules: bool,
     /// Stops under the dense load, for exactness.
     #[arg(long)]
     stops: Option<usize>,
@@ -163,6 +166,17 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     if !options.promises && !options.no_conditions {
         report.conditions = Some(conditions::run()?);
         table::conditions(report.conditions.as_ref());
+    }
+    if !options.promises && !options.direct && !options.no_rules {
+        shell::run(&mut shell::cargo(&[
+            "bench",
+            "--package",
+            "agent-user",
+            "--bench",
+            "rules",
+            "--",
+            "--ratios",
+        ]))?;
     }
     // Memory first: the daemons are as they started.
     if let (Some(daemons), false) = (&daemons, options.promises || options.no_memory) {

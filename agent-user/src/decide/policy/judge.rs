@@ -10,6 +10,7 @@ use super::super::{Failed, Refusal, Verdict};
 use super::Policy;
 use super::defaults::Bias;
 use super::file::{Mode, Phase};
+use super::index::Candidates;
 use super::rule::{Effect, Field, Rule, subject_methods};
 
 /// The rules with `allow_only` of one mode that concern a message.
@@ -25,26 +26,22 @@ impl Policy {
         if scope.is_empty() {
             return Verdict::default();
         }
-        let mut candidates = self.candidates(subject);
-        candidates.intersect(scope);
-        self.judge_by(&candidates, subject)
+        self.judge_by(self.candidates(subject).within(scope), subject)
     }
 
     /// Judges what carries no message that could be read: by the rules that look at nothing in one.
     pub fn judge_unread(&self, scope: &Scope, subject: &Subject<'_>) -> Verdict {
-        let mut candidates = self.of_connection.clone();
-        candidates.intersect(scope);
-        self.judge_by(&candidates, subject)
+        self.judge_by(Candidates::with(&self.of_connection).within(scope), subject)
     }
 
     /// The rules that can concern a message of any agent and server.
-    fn candidates(&self, subject: &Subject<'_>) -> Scope {
+    fn candidates(&self, subject: &Subject<'_>) -> Candidates<'_> {
         let messages = &self.phases[match subject.phase {
             Phase::Request => 0,
             Phase::Response => 1,
             Phase::List => 2,
         }];
-        let mut found = messages.any.clone();
+        let mut found = Candidates::with(&messages.any);
         for name in [subject.name, subject.of_tool].into_iter().flatten() {
             messages.by_tool.find(name, &mut found);
         }
@@ -57,9 +54,8 @@ impl Policy {
 
     /// Whether what these rules say of a message depends on one of these variables.
     pub fn depends_on(&self, scope: &Scope, subject: &Subject<'_>, variables: &[&str]) -> bool {
-        let mut candidates = self.candidates(subject);
-        candidates.intersect(scope);
-        let mut concerned = candidates.rules().filter(|rule| self.rules[*rule].concerns(subject));
+        let candidates = self.candidates(subject).within(scope);
+        let mut concerned = candidates.into_iter().filter(|rule| self.rules[*rule].concerns(subject));
         concerned.any(|rule| variables.iter().any(|name| self.condition_uses(rule, name)))
     }
 
@@ -85,17 +81,18 @@ impl Policy {
 
     /// Judges a message by looking at every rule, for whoever wants to see that the index has missed none.
     pub fn judge_by_all(&self, subject: &Subject<'_>) -> Verdict {
-        let mut found = Scope::with_rules(self.rules.len());
-        let concerned = self.rules.iter().enumerate().filter(|(_, rule)| rule.is_in_scope_of(subject));
-        concerned.for_each(|(index, _)| found.insert(index));
-        self.judge_by(&found, subject)
+        let in_scope = |rule: &usize| self.rules[*rule].is_in_scope_of(subject);
+        self.judge_by((0..self.rules.len()).filter(in_scope).collect(), subject)
     }
 
-    fn judge_by(&self, candidates: &Scope, subject: &Subject<'_>) -> Verdict {
+    fn judge_by(&self, candidates: Vec<usize>, subject: &Subject<'_>) -> Verdict {
+        if candidates.is_empty() {
+            return Verdict::default();
+        }
         let inputs = Inputs::new(subject);
         let mut verdict = Verdict::default();
         let mut allowing = [Allowing::default(), Allowing::default()];
-        for rule in candidates.rules().map(|index| &self.rules[index]) {
+        for rule in candidates.into_iter().map(|index| &self.rules[index]) {
             if !rule.concerns(subject) {
                 continue;
             }

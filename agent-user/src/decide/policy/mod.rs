@@ -14,10 +14,11 @@ mod rule;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 
 use self::defaults::AllDefaults;
-use self::index::{Index, IndexBuilder};
+use self::index::{Candidates, Index, IndexBuilder};
 use self::rule::{Effect, Rule};
 use super::limit::Limit;
 use super::scope::Scope;
@@ -99,7 +100,7 @@ impl Policy {
             let (mut index, mut any) = (IndexBuilder::default(), Scope::with_rules(count));
             for (position, file) in files.iter().enumerate() {
                 match globs(&rules[position], file) {
-                    Some(globs) => index.add(position, &globs, "match")?,
+                    Some(globs) => index.add(position, &globs),
                     None => any.insert(position),
                 }
             }
@@ -110,8 +111,8 @@ impl Policy {
             let mut any = Scope::with_rules(count);
             for (position, file) in files.iter().enumerate().filter(|(index, _)| rules[*index].is_of(phase)) {
                 match (rules[position].index_tool(file), rules[position].index_method(file)) {
-                    (Some(globs), _) => tools.add(position, &globs, "match.tool")?,
-                    (None, Some(globs)) => methods.add(position, &globs, "match.method")?,
+                    (Some(globs), _) => tools.add(position, &globs),
+                    (None, Some(globs)) => methods.add(position, &globs),
                     (None, None) => any.insert(position),
                 }
             }
@@ -176,10 +177,29 @@ impl Policy {
     /// The rules that can fire for this agent and any of these names of the server.
     pub fn scope(&self, agent: &str, server_names: &[String]) -> Scope {
         let mut scope = self.agents.any.clone();
-        self.agents.index.find(agent, &mut scope);
-        let mut servers = self.servers.any.clone();
-        server_names.iter().for_each(|name| self.servers.index.find(name, &mut servers));
-        scope.intersect(&servers);
+        let mut found = self.agents.found([agent].into_iter());
+        found.retain(|rule| self.rules[*rule].is_for(agent));
+        found.into_iter().for_each(|rule| scope.insert(rule));
+        if self.servers.is_asked_for() {
+            let mut servers = Cow::Borrowed(&self.servers.any);
+            let mut found = self.servers.found(server_names.iter().map(String::as_str));
+            found.retain(|rule| self.rules[*rule].is_at(server_names));
+            found.into_iter().for_each(|rule| servers.to_mut().insert(rule));
+            scope.intersect(&servers);
+        }
         scope
+    }
+}
+
+impl OfAll {
+    /// The rules that can ask for one of these texts.
+    fn found<'a>(&self, texts: impl Iterator<Item = &'a str>) -> Vec<usize> {
+        let mut candidates = Candidates::default();
+        texts.for_each(|text| self.index.find(text, &mut candidates));
+        candidates.rules()
+    }
+
+    fn is_asked_for(&self) -> bool {
+        !self.index.is_empty()
     }
 }

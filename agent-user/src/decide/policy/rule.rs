@@ -143,6 +143,16 @@ impl Rule {
         is_of_phase && asked.into_iter().all(|field| self.field(field, subject))
     }
 
+    /// Whether it asks for no agent, or for this one.
+    pub(super) fn is_for(&self, agent: &str) -> bool {
+        self.matches.agent.as_ref().is_none_or(|globs| globs.is_match(agent))
+    }
+
+    /// Whether it asks for no server, or for one with any of these names.
+    pub(super) fn is_at(&self, servers: &[String]) -> bool {
+        self.matches.server.as_ref().is_none_or(|globs| servers.iter().any(|name| globs.is_match(name)))
+    }
+
     pub(super) fn is_of(&self, phase: Phase) -> bool {
         self.phase.map_or(phase != Phase::Response, |of| of == phase)
     }
@@ -176,11 +186,8 @@ impl Rule {
             globs.as_ref().is_none_or(|globs| text.is_some_and(|text| globs.is_match(text)))
         };
         match field {
-            Field::Agent => is(&matches.agent, Some(subject.agent.name)),
-            Field::Server => matches
-                .server
-                .as_ref()
-                .is_none_or(|globs| subject.servers.iter().any(|name| globs.is_match(name))),
+            Field::Agent => self.is_for(subject.agent.name),
+            Field::Server => self.is_at(subject.servers),
             Field::Method => {
                 let [method, other] = subject_methods(subject);
                 is(&matches.method, method) || !self.is_counted() && is(&matches.method, other)
@@ -203,7 +210,9 @@ impl Rule {
     pub(super) fn index_method(&self, file: &RuleFile) -> Option<Globs> {
         match self.allowed {
             Some(Field::Method) => None,
-            Some(Field::Tool) if file.matches.method.is_none() => Some(Globs::One(CALL.to_owned())),
+            Some(Field::Tool) if file.matches.tool.is_some() && file.matches.method.is_none() => {
+                Some(Globs::One(CALL.to_owned()))
+            }
             _ => file.matches.method.clone(),
         }
     }

@@ -176,6 +176,18 @@ fn a_condition_of_allow_only_is_asked_only_of_what_its_tools_are() {
 }
 
 #[test]
+fn allow_only_with_a_condition_alone_is_about_everything() {
+    let policy =
+        policy("  - {id: here, action: allow_only, match: {agent: shop}, when: 'method == \"tools/call\"'}");
+    for (agent, method, expect) in
+        [("shop", CALL, &[][..]), ("shop", "resources/read", &["here"]), ("pay", "resources/read", &[])]
+    {
+        let agent = Sender { name: agent, ..Sender::default() };
+        assert_eq!(fired(&policy, &Subject { agent, method: Some(method), ..Subject::default() }), expect);
+    }
+}
+
+#[test]
 fn hidden_entries_are_hidden_and_refused() {
     let policy = policy("  - {id: h, action: hide, match: {method: tools/call, tool: 'delete_*'}}");
     let check = |phase, method, name, is_hidden: bool| {

@@ -1,0 +1,95 @@
+//! Random rules files and random messages, for as long as `INTERLOCK_FUZZ_SECONDS` says (2 for each target where it does
+//! not): nothing panics, nothing takes long, and the index over the rules never changes a decision. `cargo xtask fuzz` runs
+//! them longer, with another seed each time; a fault names its input, which is also in `target/tmp/fuzz-*.txt`, should it
+//! end the process.
+
+mod message;
+mod random;
+mod rules;
+
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use interlock::author::check;
+use interlock::decide::policy::{Policy, PolicyFile};
+
+use self::message::Message;
+use self::random::Random;
+
+/// Far more than any input needs in a debug build on a busy machine.
+const LONGEST: Duration = Duration::from_secs(20);
+
+/// Runs a target on inputs until the time is over.
+fn fuzz(target: &str, mut next: impl FnMut(&mut Random) -> String, run: impl Fn(&str, &mut Random)) {
+    let number =
+        |name: &str, default| std::env::var(name).map_or(default, |text| text.parse().expect("a number"));
+    let seconds = number("INTERLOCK_FUZZ_SECONDS", 2);
+    let seed = number("INTERLOCK_FUZZ_SEED", 0x9e37_79b9_7f4a_7c15);
+    let mut random = Random::new(seed);
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("fuzz-{target}.txt"));
+    let begin = Instant::now();
+    let mut runs = 0_u32;
+    while runs == 0 || begin.elapsed() < Duration::from_secs(seconds) {
+        let input = next(&mut random);
+        fs::write(&file, &input).expect("keep the input");
+        let started = Instant::now();
+        let outcome = catch_unwind(AssertUnwindSafe(|| run(&input, &mut random)));
+        let took = started.elapsed();
+        assert!(outcome.is_ok(), "{target}, seed {seed}, run {runs}: this input panics:\n{input}");
+        assert!(took < LONGEST, "{target}, seed {seed}, run {runs}: this input takes {took:?}:\n{input}");
+        runs += 1;
+    }
+    println!("{target}: {runs} inputs, seed {seed}");
+}
+
+/// What the daemon and `policy check` do with a file.
+fn read(text: &str) -> Option<(PolicyFile, Policy)> {
+    let file: PolicyFile = serde_saphyr::from_str(text).ok()?;
+    match Policy::compile(file.clone()) {
+        Ok(policy) => Some((file, policy)),
+        Err(fault) => {
+            let (_, _) = (fault.to_string(), fault.place(text));
+            None
+        }
+    }
+}
+
+/// By the index as by all.
+fn judge(policy: &Policy, message: &Message) {
+    let subject = message.subject();
+    let scope = policy.scope(subject.agent.name, subject.servers);
+    let indexed = policy.judge(&scope, &subject);
+    let every = policy.judge_by_all(&subject);
+    assert_eq!(format!("{indexed:?}"), format!("{every:?}"), "{subject:?}");
+    policy.judge_unread(&scope, &subject);
+    policy.judges_answers(&scope);
+    policy.depends_on(&scope, &subject, &["args", "recent"]);
+}
+
+#[test]
+fn files_of_rules() {
+    let corpus = rules::corpus();
+    fuzz(
+        "parser",
+        |random| rules::mutated(random, &corpus),
+        |text, random| {
+            let Some((file, policy)) = read(text) else { return };
+            check::check(&file, text, None);
+            for _ in 0..4 {
+                judge(&policy, &Message::new(random));
+            }
+        },
+    );
+}
+
+#[test]
+fn rules_and_messages() {
+    fuzz("matcher", rules::made, |text, random| {
+        let (_, policy) = read(text).unwrap_or_else(|| panic!("rules that are made are good"));
+        for _ in 0..40 {
+            judge(&policy, &Message::new(random));
+        }
+    });
+}
