@@ -430,7 +430,7 @@ mod tests {
         check_error("version: 7", "version 7");
         check_error("version: 1\nattach: ['/']", "the root itself");
         check_error("version: 1\nagents: [{name: a}]", "exactly one of");
-        check_error("version: 1\nagents: [{name: a, cgroup: /a, labels: [gold]}]", "line 2");
+        check_error("version: 1\nagents: [{name: a, cgroup: /a, labels: [gold]}]", "config.yaml:2:");
         check_error(
             "version: 1\nagents: [{name: a, cgroup: /a, labels: {t: 1}}, {name: a, cgroup: /b}]",
             "`labels`",
@@ -438,6 +438,6 @@ mod tests {
         check_error("version: 1\nfail: maybe", "maybe");
         check_error("version: 1\nwatch: ['a[']", "a[");
         check_error("version: 1\nworkflow: [{label: app}]", "expected one of");
-        check_error("version: 1\nworkflow:\n  - {unit: true}\n  - {env: ''}", "line 4");
+        check_error("version: 1\nworkflow:\n  - {unit: true}\n  - {env: ''}", "config.yaml:4:");
     }
 }

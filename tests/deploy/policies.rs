@@ -1,6 +1,7 @@
 //! The ready-made policies, each tried on calls that it is meant for, and on recorded traffic (`data/records.jsonl`, which
 //! `system/recorded.rs` makes).
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
@@ -58,25 +59,87 @@ fn names(policy: &str) -> Vec<String> {
     text.lines().filter_map(|line| line.trim().strip_prefix("- id: ")).map(str::to_owned).collect()
 }
 
-/// What the recorded decisions would have been: how many the same, not by rules, unknown, and by each change; those that
-/// meet limits and redactions.
+fn records() -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("data/records.jsonl").display().to_string()
+}
+
+/// Of the 59 recorded decisions, 2 of which no rule has made: how many would have been the same, depend on what is not
+/// recorded, meet limits and meet redactions, and how many would have been different, by the change.
 #[track_caller]
-fn check_replay(policy: &str, expect: Value) {
-    let folder = Folder::new();
-    let records = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/records.jsonl").display().to_string();
-    let said = folder.json(&["policy", "replay", &records, "--with", &path_of(policy)]);
-    let changed: serde_json::Map<String, Value> = said["changed"]
-        .as_object()
-        .expect("changes")
-        .iter()
-        .map(|(change, changed)| (change.clone(), changed["count"].clone()))
-        .collect();
-    let counts = json!({
-        "decisions": said["decisions"], "same": said["same"], "not_by_rules": said["not_by_rules"],
-        "unknown": said["unknown"]["count"], "changed": changed, "limits": said["limits"],
+fn check_replay(rules: &str, [same, unknown, limits, redactions]: [usize; 4], changed: Value) {
+    let said = Folder::new().json(&["policy", "replay", &records(), "--with", rules]);
+    let changes = said["changed"].as_object().expect("changes").iter();
+    let counts: serde_json::Map<String, Value> =
+        changes.map(|(change, changed)| (change.clone(), changed["count"].clone())).collect();
+    let expect = json!({
+        "decisions": 59, "not_by_rules": 2, "same": same, "unknown": unknown, "changed": changed, "limits": limits,
+        "redactions": redactions,
+    });
+    let found = json!({
+        "decisions": said["decisions"], "not_by_rules": said["not_by_rules"], "same": said["same"],
+        "unknown": said["unknown"]["count"], "changed": counts, "limits": said["limits"],
         "redactions": said["redactions"],
     });
-    assert_eq!(counts, expect, "{said:#}");
+    assert_eq!(found, expect, "{said:#}");
+}
+
+/// All of them were recorded from one agent's side or the other's, on servers that say little of their tools but for
+/// `bank.test`, late on a Sunday.
+#[test]
+fn recorded_traffic() {
+    let check = |policy, counts, changed| check_replay(&path_of(policy), counts, changed);
+    check("observe", [24, 0, 0, 4], json!({"allow -> would_deny": 31, "deny -> would_deny": 2}));
+    let all = json!({"allow -> deny": 51, "would_deny -> deny": 4});
+    check("read-only", [2, 0, 0, 4], all.clone());
+    check("egress", [2, 0, 0, 4], all.clone());
+    check("office-hours", [2, 0, 0, 4], all);
+    check(
+        "no-destructive-tools",
+        [21, 0, 0, 4],
+        json!({"allow -> ask": 2, "allow -> deny": 30, "would_deny -> deny": 4}),
+    );
+    // A card number that was taken out is not in the records either, so nobody knows what was in the path.
+    check(
+        "secrets",
+        [45, 4, 0, 41],
+        json!({"allow -> deny": 2, "deny -> allow": 2, "would_deny -> allow": 4}),
+    );
+    check("budget", [51, 0, 41, 4], json!({"deny -> allow": 2, "would_deny -> allow": 4}));
+}
+
+/// With the recorded servers in place of the house's, what is not about tools passes, and so does what says that it reads.
+#[test]
+fn recorded_traffic_to_servers_that_are_listed() {
+    let folder = Folder::new();
+    let with = |policy: &str, listed: &str| {
+        let text = fs::read_to_string(path_of(policy)).expect("a policy");
+        assert!(text.contains(listed), "{policy} lists {listed}");
+        folder.write("rules.yaml", &text.replace(listed, "10.77.0.2:*"));
+        folder.path().join("rules.yaml").display().to_string()
+    };
+    let passes = json!({"deny -> allow": 2, "would_deny -> allow": 4});
+    check_replay(&with("egress", "10.0.0.7:443"), [51, 0, 0, 4], passes);
+    let reads = json!({"allow -> deny": 33, "would_deny -> deny": 4});
+    check_replay(&with("read-only", "127.0.0.1:*"), [20, 0, 0, 4], reads);
+}
+
+#[test]
+fn records_are_many_and_say_nothing_of_where_they_were_made() {
+    let text = fs::read_to_string(records()).expect("records");
+    let decisions: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("a record"))
+        .filter(|record: &Value| record["kind"] == "decision")
+        .collect();
+    for (field, least) in
+        [("agent", 2), ("server", 3), ("tool", 9), ("method", 7), ("revision", 2), ("verdict", 4)]
+    {
+        let values: BTreeSet<&str> = decisions.iter().filter_map(|record| record[field].as_str()).collect();
+        assert!(values.len() >= least, "{field}: {values:?}");
+    }
+    for record in &decisions {
+        assert!(record["exe"].as_str().is_some_and(|exe| exe.starts_with("/usr/bin/")), "{record}");
+    }
 }
 
 fn hints(read_only: bool, destructive: bool) -> Value {

@@ -181,7 +181,10 @@ fn every_command_in_a_sentence_is_understood() {
             _ => continue,
         };
         let begins: String = code.chars().take(12).collect();
-        let line = prose.iter().find(|(_, text)| text.contains(code)).or(prose.iter().find(|(_, text)| text.contains(&begins)));
+        let line = prose
+            .iter()
+            .find(|(_, text)| text.contains(code))
+            .or(prose.iter().find(|(_, text)| text.contains(&begins)));
         // Brackets around what may be left out.
         let command = command.replace(['[', ']'], "");
         check(&command, line.map_or(0, |(line, _)| *line));
