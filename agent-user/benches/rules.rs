@@ -1,9 +1,8 @@
 //! What rules that cannot match cost a call and a connection: many of them next to few. With `--ratios` both by turns, with
 //! what a rule takes of memory; a line for each kind of rule, which `cargo xtask bench` prints.
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::process::Command;
 use std::time::Instant;
 
 use criterion::Criterion;
@@ -13,8 +12,11 @@ use interlock::decide::subject::{Sender, Subject};
 const FEW: usize = 10;
 const MANY: usize = 10_000;
 
-/// Kinds of rules, as the `match` of the rule with a number.
-const KINDS: [(&str, fn(usize) -> String); 11] = [
+/// The `match` of the rule with a number.
+type Rule = fn(usize) -> String;
+
+/// Kinds of rules.
+const KINDS: [(&str, Rule); 11] = [
     ("tool, literal", |n| format!("tool: tool_{n}")),
     ("tool, a*", |n| format!("tool: 'tool_{n}_*'")),
     ("tool, *a", |n| format!("tool: '*_{n}_tool'")),
@@ -33,30 +35,30 @@ fn mixed(n: usize) -> String {
     kind(n)
 }
 
-/// Counts what is allocated.
-struct Counting;
-
-static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: all of it is the system's allocator; beside that a number is kept.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATED.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: as the caller promises.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        ALLOCATED.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: as the caller promises.
-        unsafe { System.dealloc(pointer, layout) }
-    }
+/// Bytes of memory that this process has.
+fn resident() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").expect("a status");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("resident memory");
+    line.trim_end_matches("kB").trim().parse::<usize>().expect("a number") * 1024
 }
 
-#[global_allocator]
-static COUNTING: Counting = Counting;
+/// Bytes of memory that a rule takes, asked of a process of its own: in this one it would be taken from what is free.
+fn bytes_per_rule(kind: usize) -> usize {
+    let program = std::env::current_exe().expect("this program");
+    let output = Command::new(program).args(["--memory", &kind.to_string()]).output().expect("it runs");
+    String::from_utf8_lossy(&output.stdout).trim().parse().expect("a number")
+}
 
-fn policy(kind: fn(usize) -> String, count: usize) -> Policy {
+/// The other side of that.
+fn measure(kind: usize) {
+    // What reading takes and gives back is there before.
+    drop(policy(KINDS[kind].1, MANY / 10));
+    let before = resident();
+    let policy = policy(KINDS[kind].1, MANY);
+    println!("{}", resident().saturating_sub(before) / policy.len());
+}
+
+fn policy(kind: Rule, count: usize) -> Policy {
     let rule = |n| format!("  - {{id: r{n}, action: deny, match: {{{}}}}}\n", kind(n));
     let text = format!("version: 1\nrules:\n{}", (0..count).map(rule).collect::<String>());
     let file: PolicyFile = serde_saphyr::from_str(&text).expect("rules are good");
@@ -107,6 +109,10 @@ fn fastest(first: impl Fn(), second: impl Fn()) -> [f64; 2] {
 }
 
 fn main() {
+    let mut arguments = std::env::args().skip_while(|argument| argument != "--memory").skip(1);
+    if let Some(kind) = arguments.next() {
+        return measure(kind.parse().expect("a number"));
+    }
     let servers = ["tools.example.internal", "tools.example.internal:443", "10.0.0.7", "10.0.0.7:443"];
     let servers = servers.map(str::to_owned);
     let is_asked_for = |name: &str| std::env::args().any(|argument| argument == name);
@@ -114,12 +120,11 @@ fn main() {
         true => None,
         false => Some(Criterion::default().configure_from_args()),
     };
-    for (name, kind) in KINDS {
+    for (number, (name, kind)) in KINDS.into_iter().enumerate() {
         let few = policy(kind, FEW);
-        let (before, begin) = (ALLOCATED.load(Ordering::Relaxed), Instant::now());
+        let begin = Instant::now();
         let many = policy(kind, MANY);
         let took = begin.elapsed().as_millis();
-        let bytes = (ALLOCATED.load(Ordering::Relaxed) - before) / MANY;
         if let Some(criterion) = &mut criterion {
             for (count, policy) in [(FEW, &few), (MANY, &many)] {
                 let (call, conn) = (decide(policy, &servers), scope(policy, &servers));
@@ -128,6 +133,7 @@ fn main() {
             }
             continue;
         }
+        let bytes = bytes_per_rule(number);
         let call = fastest(decide(&few, &servers), decide(&many, &servers));
         let conn = fastest(scope(&few, &servers), scope(&many, &servers));
         println!(

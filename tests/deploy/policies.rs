@@ -226,8 +226,8 @@ fn secrets() {
     check(
         "secrets",
         &[
-            (call("read", reads("/home/a/notes.txt")), "allow", &["none-out"]),
-            (call("read", reads("/home/a/.ssh/id_rsa")), "deny", &["none-out", "no-credential-files"]),
+            (call("read", reads("/srv/a/notes.txt")), "allow", &["none-out"]),
+            (call("read", reads("/srv/a/.ssh/id_rsa")), "deny", &["none-out", "no-credential-files"]),
             (call("read", reads("/etc/tls/SERVER.PEM")), "deny", &["none-out", "no-credential-files"]),
             (call("read", json!({"arguments": {"path": 7}})), "allow", &["none-out"]),
             (call("read", json!({"arguments": null})), "allow", &["none-out"]),

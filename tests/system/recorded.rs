@@ -75,7 +75,7 @@ fn raw_calls(world: &World, server: &RawServer) {
         named(1, "read_file", "/srv/notes.txt"),
         mcp::request(2, "tools/list", json!({})),
         named(3, "read_file", "/srv/notes.txt"),
-        named(4, "read_file", "/home/coder/.ssh/id_rsa"),
+        named(4, "read_file", "/srv/coder/.ssh/id_rsa"),
         named(5, "write_file", "/srv/notes.txt"),
         named(6, "delete_file", "/srv/notes.txt"),
         mcp::call(7, "run_query", json!({"query": "select 1"})),

@@ -57,10 +57,10 @@ impl Scope {
                 }
             }
             for part in bits(hits) {
-                for at in 0..PART {
+                for (at, own) in own[part].iter().enumerate() {
                     let word = block * 64 + part * PART + at;
                     let theirs = |all: u64, other: &&Scope| all | other.word(other.head + word);
-                    let both = own[part][at] & others.iter().fold(0, theirs);
+                    let both = own & others.iter().fold(0, theirs);
                     rules.extend(bits(both).map(|bit| word * 64 + bit));
                 }
             }
