@@ -225,6 +225,36 @@ fn a_call_whose_result_asks_too_much_is_refused() {
 
 #[test]
 #[cfg_attr(not(feature = "root-tests"), ignore = "needs root and BPF")]
+fn a_server_does_not_get_around_rules_by_spelling() {
+    let hide = "\n  - {id: hide, action: hide, match: {tool: pay}}\n";
+    let world = World::new();
+    let _daemon = Daemon::start(&world, &format!("{NO_QUESTIONS}{hide}"));
+    let server = serves(&world, |request, reply| {
+        let result = request.json()["params"]["arguments"]["result"].clone();
+        let tools = r#"{"tools":[{"name":"pay"}],"Tools":[],"resultType":"complete"}"#;
+        let text = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{}}}"#, result.as_str().unwrap_or(tools));
+        reply.write(&http::response("application/json", &[], text.as_bytes())).map(|()| true)
+    });
+    let mut coder = Caller::start(&world, "coder", &server);
+    let asks = r#"{"a":{"method":"elicitation/create","params":{}}}"#;
+    let mut ask =
+        |result: String| refused(&coder.ask(&mcp::modern_call(1, "read", "read", json!({"result": result}))));
+    let escaped = ask(format!(r#"{{"resultType":"input\u005frequired","inputRequests":{asks}}}"#));
+    assert!(escaped.contains("the server asks too much"), "{escaped}");
+    let twice =
+        ask(format!(r#"{{"resultType":"input_required","inputRequests":{asks},"InputRequests":{{}}}}"#));
+    assert!(twice.contains("duplicate_member"), "{twice}");
+    let list = coder.ask(&mcp::legacy(&json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"})));
+    assert!(list.text().contains("duplicate_member") && !list.text().contains(r#""name":"pay""#), "{list:?}");
+    let entry = r#"{"tools":[{"name":"pay","Name":"read"}]}"#;
+    let list = coder.ask(&mcp::legacy(
+        &json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"arguments": {"result": entry}}}),
+    ));
+    assert!(list.text().contains("duplicate_member"), "{list:?}");
+}
+
+#[test]
+#[cfg_attr(not(feature = "root-tests"), ignore = "needs root and BPF")]
 fn the_next_event_of_an_open_stream_meets_a_new_rule() {
     let world = World::new();
     let daemon = Daemon::start(&world, "version: 1\nrules: []\n");

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::decode::{Kind, Message};
+use crate::decode::{Kind, Message, mcp};
 use limit::Exceeded;
 use policy::{Approval, Defaults, Limited, Mode, Policy, Redact};
 use redact::Found;
@@ -95,10 +95,9 @@ impl Reach {
         let (asks, lists) = match &message.kind {
             Kind::Request { .. } => (true, false),
             Kind::Notification { .. } => (false, false),
-            Kind::Response { .. } => (
-                result.is_some_and(|result| result.result_type == Some("\"input_required\"")),
-                result.is_some_and(|result| result.tools.is_some()),
-            ),
+            Kind::Response { .. } => {
+                (mcp::asks_for_input(message), result.is_some_and(|result| result.tools.is_some()))
+            }
         };
         self.answers || lists || asks && !self.scope.is_empty()
     }

@@ -127,6 +127,12 @@ pub fn result_facts<'a>(message: &Message<'a>) -> Option<ResultFacts<'a>> {
     })
 }
 
+/// Whether a result puts requests of its server to the client (2026-07-28, multi round-trip requests).
+pub fn asks_for_input(message: &Message<'_>) -> bool {
+    let kind = message.result.as_ref().and_then(|result| string(result.result_type?));
+    kind.as_deref() == Some("input_required")
+}
+
 /// The revision that a message over HTTP is of. `session` is what is bound to its session: the initialize result's,
 /// or 2024-11-05 for a URI learnt from an `endpoint` event. `None` is a revision that we do not know.
 pub fn revision(call: &Call<'_>, claims: &Claims<'_>, session: Option<Revision>) -> Option<Revision> {
@@ -317,6 +323,18 @@ mod tests {
         check_name("SendMessage", "{}", None, false);
         check_name("server/discover", "{}", None, true);
         check_name("notifications/tools/list_changed", "[]", None, true);
+    }
+
+    #[test]
+    fn a_result_asks_for_input_however_it_spells_that() {
+        let check = |kind: &str, expect| {
+            let text = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{{"resultType":{kind}}}}}"#);
+            assert_eq!(asks_for_input(&message(&text)), expect, "{text}");
+        };
+        check(r#""input_required""#, true);
+        check(r#""input\u005frequired""#, true);
+        check(r#""complete""#, false);
+        check("7", false);
     }
 
     #[test]

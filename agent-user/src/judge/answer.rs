@@ -4,7 +4,6 @@
 //! Only what some rule fired on is recorded here: that a call was answered is on record anyway.
 
 use std::borrow::Cow;
-use std::sync::Arc;
 use std::time::Instant;
 
 use jiff::Timestamp;
@@ -14,8 +13,9 @@ use super::{place, subject};
 use crate::decide::policy::Phase;
 use crate::decide::redact::splice;
 use crate::decide::subject::{Annotations, Party, Subject};
-use crate::decide::{Reach, Refusal, Rules, Verdict};
-use crate::decode::{Kind, Message, find, mcp};
+use crate::decide::{Guard, Reach, Refusal, Rules, Verdict};
+use crate::decode::find::{self, Ambiguous};
+use crate::decode::{Kind, Message, mcp};
 use crate::forward::refuse::{self, Refused};
 use crate::ledger::{Call, Conn, Scene};
 use crate::parts::Parts;
@@ -100,14 +100,18 @@ impl Answering<'_> {
         let edited = answered(message).and_then(|part| judgement.redact(message.raw, part));
         self.finish(&mut judgement, Some(call), call.rpc_id.as_deref()).await;
         let mut refusal = judgement.verdict.refusal;
-        for (method, params) in asked_inside(message) {
-            let mut asked = self.asked(&method, params, message.raw.len());
-            self.finish(&mut asked, Some(call), None).await;
-            refusal = refusal.or(asked.verdict.refusal);
+        match asked_inside(message) {
+            Ok(requests) => {
+                for (method, params) in requests {
+                    let mut asked = self.asked(&method, params, message.raw.len());
+                    self.finish(&mut asked, Some(call), None).await;
+                    refusal = refusal.or(asked.verdict.refusal);
+                }
+            }
+            Err(fault) => refusal = refusal.or(Some(self.blame(fault, call).await)),
         }
         if let Some(refusal) = refusal {
-            let refused = Refused { call: call.clone(), refusal: refusal.clone() };
-            return refuse::response(&refused).map_or(Answer::Drop(refusal), Answer::Replace);
+            return refuse(call, refusal);
         }
         if &*call.method == "tools/list"
             && let Some(tools) = mcp::result_facts(message).and_then(|facts| facts.tools)
@@ -131,12 +135,17 @@ impl Answering<'_> {
         subject: &Subject<'_>,
     ) -> Answer {
         let text = edited.as_deref().unwrap_or(message.raw);
-        let entries = find::member(text, "result").ok().flatten();
-        let entries = entries.and_then(|result| find::member(result, kind.member).ok()?);
+        let entries = match entries(text, kind) {
+            Ok(entries) => entries,
+            Err(fault) => return refuse(call, self.blame(fault, call).await),
+        };
         let mut judgement = Judgement::new(Phase::List, &call.method, None, Verdict::default());
         let mut kept = Vec::new();
         for entry in entries.into_iter().flat_map(find::elements) {
-            let name = find::member(entry, kind.name).ok().flatten().and_then(find::text);
+            let name = match find::member(entry, kind.name) {
+                Ok(name) => name.and_then(find::text),
+                Err(fault) => return refuse(call, self.blame(fault, call).await),
+            };
             let subject = Subject {
                 phase: Phase::List,
                 name: name.as_deref(),
@@ -161,6 +170,15 @@ impl Answering<'_> {
         let list = format!("[{}]", kept.join(","));
         let listed = entries.filter(|_| !is_same).and_then(|entries| splice(text, entries, &list));
         listed.or(edited).map_or(Answer::Pass, Answer::Replace)
+    }
+
+    /// A result that clients may read in two ways is none.
+    async fn blame(&self, _: Ambiguous, call: &Call) -> Refusal {
+        let refusal = Refusal::Guard(Guard::Undecodable("duplicate_member"));
+        let mut judgement =
+            Judgement::new(Phase::Response, &call.method, call.tool.as_deref(), Verdict::of_unread(&refusal));
+        self.finish(&mut judgement, Some(call), call.rpc_id.as_deref()).await;
+        refusal
     }
 
     fn annotations(&self, call: &Call, name: Option<&str>) -> Annotations {
@@ -274,6 +292,12 @@ impl<'a> Judgement<'a> {
     }
 }
 
+/// The call is refused in place of its answer.
+fn refuse(call: &Call, refusal: Refusal) -> Answer {
+    let refused = Refused { call: call.clone(), refusal };
+    refuse::response(&refused).map_or(Answer::Drop(refused.refusal), Answer::Replace)
+}
+
 /// The part of a response that rules take something out of.
 fn answered<'a>(message: &Message<'a>) -> Option<&'a str> {
     message.result.as_ref().map(|result| result.raw).or(message.error)
@@ -298,12 +322,18 @@ fn listed(method: &str) -> Option<Listed> {
 }
 
 /// The requests inside a result that asks for input (MCP 2026-07-28, multi round-trip requests): method and params.
-fn asked_inside<'a>(message: &Message<'a>) -> Vec<(Arc<str>, Option<&'a str>)> {
-    let result = message.result.as_ref().filter(|result| result.result_type == Some("\"input_required\""));
-    let requests = result.and_then(|result| find::member(result.raw, "inputRequests").ok()?);
+fn asked_inside<'a>(message: &Message<'a>) -> Result<Vec<(String, Option<&'a str>)>, Ambiguous> {
+    let result = message.result.as_ref().filter(|_| mcp::asks_for_input(message));
+    let requests = result.map(|result| find::member(result.raw, "inputRequests")).transpose()?.flatten();
     let ask = |(_, request)| {
-        let method = find::member(request, "method").ok()?.and_then(find::text)?;
-        Some((Arc::from(&*method), find::member(request, "params").ok()?))
+        let method = find::member(request, "method")?.and_then(find::text).unwrap_or_default().into_owned();
+        Ok((method, find::member(request, "params")?))
     };
-    requests.into_iter().flat_map(find::members).filter_map(ask).collect()
+    requests.into_iter().flat_map(find::members).map(ask).collect()
+}
+
+/// The entries of a list, in the text of a response.
+fn entries<'a>(response: &'a str, kind: Listed) -> Result<Option<&'a str>, Ambiguous> {
+    let result = find::member(response, "result")?;
+    Ok(result.map(|result| find::member(result, kind.member)).transpose()?.flatten())
 }
