@@ -2,11 +2,15 @@
 
 use std::borrow::Cow;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
 /// The value that a header stands for; `None` if its base64 is bad. Markers in another case, or only one of them, are
 /// part of a literal value (SEP-2243).
 pub fn decode(value: &[u8]) -> Option<Cow<'_, [u8]>> {
     match value.strip_prefix(b"=?base64?").and_then(|rest| rest.strip_suffix(b"?=")) {
-        Some(coded) => base64(coded).map(Cow::Owned),
+        // One spelling only: with padding, and no bits left over (RFC 4648, section 4).
+        Some(coded) => STANDARD.decode(coded).ok().map(Cow::Owned),
         None => Some(Cow::Borrowed(value)),
     }
 }
@@ -17,49 +21,7 @@ pub fn encode(text: &str) -> Cow<'_, str> {
     if is_plain && !text.is_empty() && !text.starts_with("=?") {
         return Cow::Borrowed(text);
     }
-    let mut coded = String::from("=?base64?");
-    for three in text.as_bytes().chunks(3) {
-        let bits =
-            three.iter().fold(0_u32, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - three.len()));
-        for place in 0..4 {
-            let digit = (bits >> (18 - 6 * place)) & 63;
-            coded.push(if place > three.len() { '=' } else { char::from(DIGITS[digit as usize]) });
-        }
-    }
-    coded.push_str("?=");
-    Cow::Owned(coded)
-}
-
-const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-
-/// Standard base64 with padding (RFC 4648, section 4); bits that are left over must be zero, so that there is one
-/// spelling only.
-fn base64(coded: &[u8]) -> Option<Vec<u8>> {
-    if !coded.len().is_multiple_of(4) {
-        return None;
-    }
-    let digits = coded.strip_suffix(b"==").or(coded.strip_suffix(b"=")).unwrap_or(coded);
-    let mut decoded = Vec::with_capacity(coded.len() / 4 * 3);
-    let (mut bits, mut count) = (0_u32, 0_u32);
-    for digit in digits {
-        let value = match digit {
-            b'A'..=b'Z' => digit - b'A',
-            b'a'..=b'z' => digit - b'a' + 26,
-            b'0'..=b'9' => digit - b'0' + 52,
-            b'+' => 62,
-            b'/' => 63,
-            _ => return None,
-        };
-        bits = bits << 6 | u32::from(value);
-        count += 6;
-        if count >= 8 {
-            count -= 8;
-            let [.., byte] = (bits >> count).to_be_bytes();
-            decoded.push(byte);
-            bits &= (1 << count) - 1;
-        }
-    }
-    (bits == 0 && count < 6).then_some(decoded)
+    Cow::Owned(format!("=?base64?{}?=", STANDARD.encode(text)))
 }
 
 #[cfg(test)]

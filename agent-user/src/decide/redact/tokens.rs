@@ -2,6 +2,9 @@
 
 use std::ops::Range;
 
+use base64::Engine as _;
+use base64::alphabet;
+use base64::engine::general_purpose::{GeneralPurpose, NO_PAD};
 use serde::Deserialize;
 
 use super::patterns::begins_word;
@@ -89,29 +92,12 @@ fn credentials(text: &str, place: &Range<usize>) -> Option<Range<usize>> {
 
 /// Base64 in either alphabet, with padding or without (RFC 4648). Bits that are left over do not matter.
 fn base64(coded: &str) -> Option<Vec<u8>> {
-    let coded = coded.trim_end_matches('=');
-    let mut decoded = Vec::with_capacity(coded.len() / 4 * 3 + 2);
-    let (mut bits, mut count) = (0_u32, 0_u32);
-    for digit in coded.bytes() {
-        let value = match digit {
-            b'A'..=b'Z' => digit - b'A',
-            b'a'..=b'z' => digit - b'a' + 26,
-            b'0'..=b'9' => digit - b'0' + 52,
-            b'+' | b'-' => 62,
-            b'/' | b'_' => 63,
-            _ => return None,
-        };
-        bits = bits << 6 | u32::from(value);
-        count += 6;
-        if count >= 8 {
-            count -= 8;
-            let [.., byte] = (bits >> count).to_be_bytes();
-            decoded.push(byte);
-            bits &= (1 << count) - 1;
-        }
-    }
-    Some(decoded)
+    let coded = coded.trim_end_matches('=').replace('-', "+").replace('_', "/");
+    LENIENT.decode(coded).ok()
 }
+
+const LENIENT: GeneralPurpose =
+    GeneralPurpose::new(&alphabet::STANDARD, NO_PAD.with_decode_allow_trailing_bits(true));
 
 #[cfg(test)]
 mod tests {
