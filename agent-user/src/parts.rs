@@ -88,6 +88,7 @@ impl Parts {
             verdict: verdict.label(),
             rules: &verdict.fired,
             would_stop: verdict.would_stop(),
+            failed: &verdict.failed,
             reason: refusal.map(Refusal::reason),
             stop: refusal.and_then(Refusal::stop_id),
             generation: self.gate.rules().generation,

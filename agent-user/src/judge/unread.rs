@@ -7,6 +7,7 @@ use super::target::authority;
 use super::{Asking, Judged, Target, subject};
 use crate::decide::policy::Bias;
 use crate::decide::scope::Scope;
+use crate::decide::subject::Subject;
 use crate::decide::{Guard, Refusal, Rules};
 use crate::decode::Headers;
 use crate::ledger::{Conn, Scene};
@@ -80,7 +81,14 @@ impl Unread<'_> {
     /// The refusal, if there is one, and the id of its decision; whatever rule has fired is on record.
     async fn judge(&self, guard: Option<Guard>, label: &str) -> Option<(Refusal, String)> {
         let agent = &self.conn.identity.agent;
-        let mut verdict = self.rules.policy.judge_unread(self.scope, &subject(self.conn, self.scene));
+        let now = Instant::now();
+        let deeds = self.rules.policy.reads.recent.then_some(&agent.deeds);
+        let recent = deeds.map(|deeds| deeds.recent(now)).unwrap_or_default();
+        let subject = Subject { recent, ..subject(self.conn, self.scene) };
+        let mut verdict = self.rules.policy.judge_unread(self.scope, &subject);
+        for failed in &verdict.failed {
+            self.parts.metrics.condition_failed(&failed.rule);
+        }
         if let Some(guard) = guard {
             verdict.refuse(guard);
         }
@@ -88,12 +96,15 @@ impl Unread<'_> {
             verdict.fired.push(stop.rule().into());
             verdict.refusal = Some(stop);
         }
-        self.parts.tripwires.count(&agent.name, &mut verdict, Instant::now());
+        self.parts.tripwires.count(&agent.name, &mut verdict, now);
         if verdict.fired.is_empty() {
             return None;
         }
         if let Some(refusal) = &verdict.refusal {
             count_stop(agent, refusal);
+            if let Some(deeds) = deeds.filter(|_| refusal.is_denial()) {
+                deeds.note_denial(now);
+            }
         }
         let decision = self.parts.record_unread(self.conn, label, self.scene, &verdict).await;
         self.parts.tripwires.order(&agent.name, &verdict);

@@ -98,9 +98,9 @@ struct Matches {
     session: Option<GlobSet>,
 }
 
-/// The variables of conditions that only a message has.
-const OF_MESSAGES_ONLY: [&str; 9] =
-    ["method", "tool", "protocol", "revision", "from", "size", "annotations", "args", "params"];
+/// The variables of conditions that only a message has, or whoever sends it.
+const OF_MESSAGES_ONLY: [&str; 10] =
+    ["method", "tool", "protocol", "revision", "from", "size", "annotations", "args", "params", "user"];
 /// The method of a call of a tool, which tasks go on with.
 const CALL: &str = "tools/call";
 /// Without these no session begins, stays or ends, whatever methods are allowed.
