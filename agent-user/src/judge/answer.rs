@@ -333,7 +333,7 @@ fn asked_inside<'a>(message: &Message<'a>) -> Result<Vec<(String, Option<&'a str
 }
 
 /// The entries of a list, in the text of a response.
-fn entries<'a>(response: &'a str, kind: Listed) -> Result<Option<&'a str>, Ambiguous> {
+fn entries(response: &str, kind: Listed) -> Result<Option<&str>, Ambiguous> {
     let result = find::member(response, "result")?;
     Ok(result.map(|result| find::member(result, kind.member)).transpose()?.flatten())
 }
