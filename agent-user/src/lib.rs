@@ -28,6 +28,7 @@ pub mod doctor;
 #[cfg(feature = "loom")]
 mod exact;
 pub mod fate;
+pub mod fingerprint;
 pub mod forward;
 pub mod gate;
 pub mod hold;
