@@ -136,3 +136,5 @@ pub fn name_of(surface: Surface, text: &str) -> Option<Cow<'_, str>> {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod vectors;
