@@ -283,7 +283,7 @@ impl Json {
         if *left > 0 {
             match self {
                 Json::List(values) | Json::Set(values) => {
-                    values.iter_mut().filter(|_| true).for_each(|value| value.change_if(random, left));
+                    values.iter_mut().for_each(|value| value.change_if(random, left));
                 }
                 Json::Object(members) => {
                     let members = members.iter_mut().filter(|member| !member.equals_none);
