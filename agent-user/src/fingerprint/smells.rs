@@ -293,6 +293,7 @@ mod tests {
             "a\n\tb",
             "\u{26a0}\u{fe0f} \u{1f469}\u{200d}\u{1f4bb}",
             "read_file already",
+            "misread it",
             "cat",
             "sends mail",
             "\u{43f}\u{440}\u{438} a",
