@@ -1,7 +1,7 @@
 //! Numbers in canonical form: one text for one number, whatever its size, without arithmetic on floating point.
 //!
 //! The form is that of ECMAScript's `Number::toString`, which RFC 8785 asks for, but with all digits: up to 21 digits before
-//! the point and 6 zeros behind it are written out (`100`, `0.5`, `-0.0000015`), all else as one digit, a point and the
+//! the point and 5 zeros behind it are written out (`100`, `0.5`, `-0.0000015`), all else as one digit, a point and the
 //! others where there are any, and an exponent with its sign (`1.5e+300`). There is no negative zero.
 
 use std::borrow::Cow;
