@@ -45,6 +45,10 @@ impl FromStr for Digest {
         let fault = || format!("{text:?} is no digest; it is `sha256:` and 64 hexadecimal digits");
         let digits = text.strip_prefix(PREFIX).filter(|digits| digits.len() == 64).ok_or_else(fault)?;
         let mut bytes = [0; 32];
+        // Of what `from_str_radix` reads, `+f` is no pair of digits.
+        if !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+            return Err(fault());
+        }
         for (byte, pair) in bytes.iter_mut().zip(digits.as_bytes().chunks_exact(2)) {
             let pair = std::str::from_utf8(pair).map_err(|_| fault())?;
             *byte = u8::from_str_radix(pair, 16).map_err(|_| fault())?;

@@ -3,13 +3,26 @@
 //!
 //! Nothing here does IO, reads a clock or keeps anything: see [`crate::baseline`] for what is trusted.
 
+mod canonical;
 mod classes;
+mod compare;
 mod digest;
+mod hints;
+mod item;
+mod number;
+mod place;
+mod string;
 
 pub use self::classes::{Class, Classes};
+pub use self::compare::compare;
 pub use self::digest::Digest;
+pub use self::hints::Hints;
+
+use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
+
+use crate::decode::find;
 
 /// A kind of thing that servers show to models, and that is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -72,11 +85,46 @@ pub struct Fingerprint {
     pub ui: Digest,
 }
 
-/// The four hints of a tool's annotations, which are the server's word (MCP, `ToolAnnotations`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Hints {
-    pub read_only: bool,
-    pub destructive: bool,
-    pub idempotent: bool,
-    pub open_world: bool,
+/// The longest name, in bytes, that something is known by.
+const MAX_NAME: usize = 256;
+
+/// The digests of a definition: JSON text that the decoder has found valid. Of other text it is one, too, but says no
+/// more than that it is not another text.
+///
+/// Each digest is of `interlock.v1.`, the surface, `.`, the part, a line feed, and the part in canonical form; both by
+/// the names that they have here.
+pub fn fingerprint(surface: Surface, text: &str) -> Fingerprint {
+    let parts = item::parts(surface, text);
+    let digest = |part: &str, text: &str| {
+        Digest::of(format!("interlock.v1.{}.{part}\n{text}", surface.label()).as_bytes())
+    };
+    Fingerprint {
+        definition: digest("definition", &parts.definition),
+        core: digest("core", &parts.core),
+        hints: parts.hints,
+        annotations: digest("annotations", &parts.annotations),
+        display: digest("display", &parts.display),
+        meta: digest("meta", &parts.meta),
+        ui: digest("ui", &parts.ui),
+    }
 }
+
+/// A definition in canonical form: one text for all that have the same fingerprint. Nothing is left out but what equals
+/// none, and the signatures of an agent card.
+pub fn canonical_text(surface: Surface, text: &str) -> String {
+    item::parts(surface, text).whole
+}
+
+/// The name that something is known by; empty where there is one of a kind. `None` if it has no name, one of more than
+/// 256 bytes, or one that decoders could take for another.
+pub fn name_of(surface: Surface, text: &str) -> Option<Cow<'_, str>> {
+    match surface {
+        Surface::Tool | Surface::Prompt | Surface::ResourceTemplate => {}
+        Surface::Instructions | Surface::Server | Surface::AgentCard => return Some(Cow::Borrowed("")),
+    }
+    let value = find::member(text, "name").ok()??;
+    find::text(value).filter(|name| name.len() <= MAX_NAME && !string::is_torn(value))
+}
+
+#[cfg(test)]
+mod tests;
