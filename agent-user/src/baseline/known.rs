@@ -9,7 +9,7 @@ use super::kin::{Kin, Tie};
 use super::list::{Item, List};
 use super::pending::Pending;
 use super::place::{Endpoint, Place};
-use super::state::{Standing, State};
+use super::state::{Facts, Standing, State, Trusted};
 use crate::fingerprint::{Classes, Surface};
 
 /// Everything that is known. All of it changes under one lock, which is held for moments.
@@ -33,11 +33,15 @@ pub(super) struct Known {
     pub(super) trust_first_use: bool,
     pub(super) authority: Option<Arc<Authority>>,
     pub(super) pending: Pending,
-    /// Counts changes of what is to be written.
-    pub(super) generation: u64,
 }
 
 impl Known {
+    /// What a store held.
+    pub(super) fn restore(&mut self, lists: Vec<List>) {
+        lists.into_iter().for_each(|list| self.insert(list));
+        self.find_blocks();
+    }
+
     pub(super) fn new(key: Key, trust_first_use: bool, authority: Option<Arc<Authority>>) -> Known {
         Known {
             lists: HashMap::new(),
@@ -53,7 +57,6 @@ impl Known {
             trust_first_use,
             authority,
             pending: Pending::default(),
-            generation: 0,
         }
     }
 
@@ -78,7 +81,7 @@ impl Known {
         let owner =
             self.owners.get_key_value(witness).map_or_else(|| witness.into(), |(owner, _)| owner.clone());
         self.insert(List::new(number, place, surface, owner));
-        self.pending.lists.insert(number);
+        self.pending.list(number);
         Some(number)
     }
 
@@ -105,7 +108,7 @@ impl Known {
         }
         self.kin.remove(&list.place, list.surface, number);
         self.uncount(&list.owner, list.items.len() + 1);
-        self.pending.lists.insert(number);
+        self.pending.list(number);
     }
 
     pub(super) fn count(&mut self, owner: &Arc<str>) {
@@ -135,11 +138,15 @@ impl Known {
 
     /// What is thought of an item: by the file that says what is trusted, where there is one.
     pub(super) fn judge(&self, list: &List, name: &str, item: &Item) -> (State, Classes) {
-        let mut facts = item.facts();
-        if let Some(authority) = &self.authority {
-            facts.trusted = authority.trusted(list, name, &item.seen);
+        Facts { trusted: self.trusted(list, name, item), ..item.facts() }.judge()
+    }
+
+    /// What of an item is trusted.
+    pub(super) fn trusted<'a>(&'a self, list: &List, name: &str, item: &'a Item) -> Option<Trusted<'a>> {
+        match &self.authority {
+            Some(authority) => authority.trusted(list, name, &item.seen),
+            None => item.facts().trusted,
         }
-        facts.judge()
     }
 
     /// The server has said that a list of it has changed.

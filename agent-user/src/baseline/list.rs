@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use super::pages::Pages;
 use super::place::Place;
@@ -40,34 +41,41 @@ pub(super) struct List {
     pub(super) sections: Box<[usize]>,
 }
 
-/// An item of a list.
-#[derive(Clone, Debug, PartialEq)]
+/// An item of a list, in memory and as it is kept.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Item {
     /// What it showed last.
     pub(super) seen: Fingerprint,
     pub(super) trust: Option<Trust>,
     /// See [`super::id`].
+    #[serde(skip)]
     pub(super) id: u64,
     /// The id before that.
+    #[serde(skip)]
     pub(super) was: u64,
     /// Digest of its text but for its name.
     pub(super) body: u64,
     /// When it was asked for last, in uses.
+    #[serde(skip)]
     pub(super) used: u64,
     pub(super) since: Timestamp,
     pub(super) renamed_from: Option<Arc<str>>,
     /// The walks that have come past it; see [`Walks`].
+    #[serde(skip)]
     pub(super) walked: u16,
     pub(super) present: bool,
-    pub(super) blocked: bool,
+    pub(super) block: Block,
     /// It came to a list that was known.
     pub(super) added: bool,
     /// An order about it is on its way to the disk.
+    #[serde(skip)]
     pub(super) ordered: bool,
 }
 
 /// What of an item is trusted.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Trust {
     pub(super) how: How,
     /// `None`: what it shows.
@@ -75,7 +83,8 @@ pub(super) struct Trust {
 }
 
 /// What is trusted, where that is not what is shown.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Other {
     pub(super) fingerprint: Fingerprint,
     /// It was shown in the same revision of the protocol.
@@ -83,7 +92,7 @@ pub(super) struct Other {
 }
 
 /// Why something is trusted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum How {
     /// It was the first that was seen.
@@ -92,6 +101,17 @@ pub(super) enum How {
     Inherited,
     /// An operator said so.
     Approved,
+}
+
+/// Whether an item is trusted in no form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Block {
+    No,
+    /// An operator has blocked it.
+    Ordered,
+    /// It may be the same server's as one that an operator has blocked.
+    Kin,
 }
 
 impl List {
@@ -127,12 +147,31 @@ impl List {
 }
 
 impl Item {
+    /// An item that shows something and of which nothing is thought yet.
+    pub(super) fn new(seen: Fingerprint, now: Timestamp) -> Item {
+        Item {
+            seen,
+            trust: None,
+            id: 0,
+            was: 0,
+            body: 0,
+            used: 0,
+            since: now,
+            renamed_from: None,
+            walked: 0,
+            present: true,
+            block: Block::No,
+            added: false,
+            ordered: false,
+        }
+    }
+
     pub(super) fn facts(&self) -> Facts<'_> {
         Facts {
             seen: &self.seen,
             trusted: self.trust.as_ref().map(|trust| trust.trusted(&self.seen)),
             present: self.present,
-            blocked: self.blocked,
+            blocked: self.block != Block::No,
             added: self.added,
         }
     }
@@ -140,7 +179,11 @@ impl Item {
     /// May be forgotten to make room.
     pub(super) fn may_go(&self, state: State) -> bool {
         let approved = self.trust.as_ref().is_some_and(|trust| trust.how == How::Approved);
-        !approved && !self.ordered && !self.blocked && state != State::Drifted && !self.is_drifted_but_gone()
+        !approved
+            && !self.ordered
+            && self.block == Block::No
+            && state != State::Drifted
+            && !self.is_drifted_but_gone()
     }
 
     fn is_drifted_but_gone(&self) -> bool {

@@ -7,19 +7,19 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::change::{Change, Event, What};
-use super::compare::compare;
 use super::known::Known;
-use super::list::{Item, List};
+use super::list::{Block, Item, List};
 use super::place::{Page, Place, Shown};
 use super::rename;
 use super::state::State;
 use super::walk::Step;
 use super::{id, rename::body};
+use crate::fingerprint::compare;
 use crate::fingerprint::{Class, Classes, Fingerprint};
 
 /// Longest name that is kept, in bytes. Of what has a longer one nothing is known. (MCP asks for 128 letters at most;
 /// templates of addresses are longer.)
-const MAX_NAME: usize = 1_024;
+const MAX_NAME: usize = 256;
 
 /// Who sees a page, where and when.
 #[derive(Clone, Copy)]
@@ -81,7 +81,7 @@ impl Known {
         let mut changes = Vec::new();
         if list.public != sight.page.public {
             list.public = sight.page.public;
-            self.pending.lists.insert(list.number);
+            self.pending.list(list.number);
         }
         let mut step = list.step(sight.page, self.clock);
         let siblings = (room > 0).then(|| self.siblings(list));
@@ -100,21 +100,15 @@ impl Known {
                     let trust = siblings
                         .as_ref()
                         .and_then(|siblings| self.first_trust(list, &name, &shown.fingerprint, siblings));
-                    let blocked = self.is_blocked(list, &name);
+                    let block = if self.is_blocked(list, &name) { Block::Kin } else { Block::No };
                     let item = Item {
-                        seen: shown.fingerprint,
+                        trust,
                         id: self.key.id(&list.place, list.surface, &name, &shown.fingerprint),
-                        was: 0,
                         body: body(&shown.text),
                         used: self.clock,
-                        since: sight.now,
-                        renamed_from: None,
-                        walked: 0,
-                        present: true,
-                        blocked,
+                        block,
                         added: list.is_known(),
-                        ordered: false,
-                        trust,
+                        ..Item::new(shown.fingerprint, sight.now)
                     };
                     list.items.insert(name.clone(), Box::new(item));
                     self.count(&list.owner);
@@ -219,7 +213,7 @@ impl Known {
         list.doubted = None;
         if !list.whole {
             list.whole = true;
-            self.pending.lists.insert(list.number);
+            self.pending.list(list.number);
         }
         let gone = list.items.iter().filter(|(_, item)| item.present && item.walked & step.bit == 0);
         let mut gone: Vec<Arc<str>> = gone.map(|(name, _)| name.clone()).collect();
@@ -299,16 +293,16 @@ impl List {
 
 /// What has the same name is one item: readers would differ on which is meant, so it is all of them.
 fn merge<'a>(items: Vec<Shown<'a>>) -> Vec<Shown<'a>> {
-    let mut merged: Vec<Shown<'a>> = Vec::with_capacity(items.len());
+    let mut merged: Vec<Vec<Shown<'a>>> = Vec::with_capacity(items.len());
     let mut places: HashMap<Cow<'a, str>, usize> = HashMap::with_capacity(items.len());
     for item in items.into_iter().filter(|item| item.name.len() <= MAX_NAME) {
         match places.get(&item.name) {
             None => {
                 places.insert(item.name.clone(), merged.len());
-                merged.push(item);
+                merged.push(vec![item]);
             }
-            Some(place) => merged[*place].join(&item),
+            Some(place) => merged[*place].push(item),
         }
     }
-    merged
+    merged.into_iter().filter_map(Shown::join).collect()
 }

@@ -22,11 +22,13 @@ pub(super) type ItemKey = (u32, Arc<str>);
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     /// Items that have changed or were forgotten, and what has happened to them.
-    pub(super) items: HashMap<ItemKey, Vec<Event>>,
-    pub(super) lists: HashSet<u32>,
+    items: HashMap<ItemKey, Vec<Event>>,
+    lists: HashSet<u32>,
     /// By digest of the fingerprint.
     pub(super) texts: HashMap<Digest, Text>,
     size: usize,
+    /// Counts what was added.
+    pub(super) generation: u64,
 }
 
 /// A text as it is kept.
@@ -45,10 +47,17 @@ impl Pending {
         self.items.is_empty() && self.lists.is_empty()
     }
 
+    /// A list has changed.
+    pub(super) fn list(&mut self, list: u32) {
+        self.lists.insert(list);
+        self.generation += 1;
+    }
+
     /// An item has changed.
     pub(super) fn item(&mut self, list: u32, name: &Arc<str>, event: Option<Event>) {
         let events = self.items.entry((list, name.clone())).or_default();
         events.extend(event);
+        self.generation += 1;
         trim(events);
     }
 
@@ -64,6 +73,25 @@ impl Pending {
         let bytes = text.len() as u64;
         let smells = if kept { smells.clone() } else { Value::Null };
         self.texts.insert(key, Text { text: kept.then(|| text.into()), bytes, smells });
+    }
+
+    pub(super) fn lists(&self) -> impl Iterator<Item = u32> {
+        self.lists.iter().copied()
+    }
+
+    pub(super) fn items(&self) -> impl Iterator<Item = (&ItemKey, &Vec<Event>)> {
+        self.items.iter()
+    }
+
+    /// What has happened to an item.
+    pub(super) fn events(&self, key: &ItemKey) -> &[Event] {
+        self.items.get(key).map_or(&[], |events| events)
+    }
+
+    /// All of it.
+    pub(super) fn take(&mut self) -> Pending {
+        let rest = Pending { generation: self.generation, ..Pending::default() };
+        std::mem::replace(self, rest)
     }
 
     /// Takes back what could not be written.

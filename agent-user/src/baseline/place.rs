@@ -6,7 +6,9 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::id;
 use crate::fingerprint::{Digest, Fingerprint, Hints, Surface};
+use crate::judge::server_names;
 
 /// Where something is shown.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -67,38 +69,49 @@ impl Endpoint {
         let address = SocketAddr::new(address.ip().to_canonical(), address.port());
         Endpoint { server: server.to_ascii_lowercase().into(), address, agent: agent.map(Into::into) }
     }
+
+    /// All its names: see [`server_names`].
+    pub(super) fn names(&self) -> Vec<String> {
+        server_names(&self.server, Some(self.address))
+    }
 }
 
-impl Shown<'_> {
-    /// Becomes what it was and another one of the same name.
-    pub(super) fn join(&mut self, other: &Shown<'_>) {
-        if self.fingerprint == other.fingerprint {
-            return;
+impl<'a> Shown<'a> {
+    /// One item that is all of these, whatever their order.
+    pub(super) fn join(mut all: Vec<Shown<'a>>) -> Option<Shown<'a>> {
+        all.sort_by_key(|item| id::digest(&item.fingerprint));
+        all.dedup_by_key(|item| item.fingerprint);
+        let fingerprint = join(all.iter().map(|item| item.fingerprint))?;
+        let length: usize = all.iter().map(|item| item.text.len() + 1).sum();
+        let mut all = all.into_iter();
+        let first = all.next()?;
+        let mut text = first.text;
+        for item in all {
+            // Of what is too long to be kept only the length counts.
+            let item =
+                if length <= super::MAX_TEXT + 1 { item.text } else { " ".repeat(item.text.len()).into() };
+            text.to_mut().push('\n');
+            text.to_mut().push_str(&item);
         }
-        let (one, two) = (self.fingerprint, other.fingerprint);
-        let both = |one: Digest, two: Digest| {
-            let mut both = [one.0, two.0];
-            both.sort_unstable();
-            Digest::of(both.as_flattened())
-        };
-        self.fingerprint = Fingerprint {
-            definition: both(one.definition, two.definition),
-            core: both(one.core, two.core),
-            hints: Hints {
-                read_only: one.hints.read_only && two.hints.read_only,
-                destructive: one.hints.destructive || two.hints.destructive,
-                idempotent: one.hints.idempotent && two.hints.idempotent,
-                open_world: one.hints.open_world || two.hints.open_world,
-            },
-            annotations: both(one.annotations, two.annotations),
-            display: both(one.display, two.display),
-            meta: both(one.meta, two.meta),
-            ui: both(one.ui, two.ui),
-        };
-        if self.text.len() <= super::MAX_TEXT {
-            let text = self.text.to_mut();
-            text.push('\n');
-            text.push_str(&other.text);
-        }
+        Some(Shown { fingerprint, text, ..first })
     }
+}
+
+/// Of several definitions of one name: another one than each of them, and as unsafe as any. The order matters.
+pub(super) fn join(all: impl Iterator<Item = Fingerprint>) -> Option<Fingerprint> {
+    let both = |one: Digest, two: Digest| Digest::of([one.0, two.0].as_flattened());
+    all.reduce(|one, two| Fingerprint {
+        definition: both(one.definition, two.definition),
+        core: both(one.core, two.core),
+        hints: Hints {
+            read_only: one.hints.read_only && two.hints.read_only,
+            destructive: one.hints.destructive || two.hints.destructive,
+            idempotent: one.hints.idempotent && two.hints.idempotent,
+            open_world: one.hints.open_world || two.hints.open_world,
+        },
+        annotations: both(one.annotations, two.annotations),
+        display: both(one.display, two.display),
+        meta: both(one.meta, two.meta),
+        ui: both(one.ui, two.ui),
+    })
 }

@@ -85,7 +85,7 @@ impl Known {
         list.pages.forget();
         list.lossy = true;
         let owner = list.owner.clone();
-        self.pending.lists.insert(number);
+        self.pending.list(number);
         self.pending.item(number, name, None);
         self.uncount(&owner, 1);
         self.evicted += 1;

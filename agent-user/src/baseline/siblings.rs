@@ -1,11 +1,11 @@
 //! What is trusted of an item that a place shows for the first time: what is trusted of it where the same server shows
 //! it already, so that neither a server that moves nor an agent that names it differently begins anew.
 
-use super::compare::compare;
 use super::kin::Tie;
 use super::known::Known;
 use super::list::{How, Item, List, Other, Trust};
 use super::state::State;
+use crate::fingerprint::compare;
 use crate::fingerprint::{Fingerprint, Surface};
 
 /// Lists that are looked at, the oldest first. Where there are more, nothing that is new is trusted by first use: a

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::compare::compare;
+use crate::fingerprint::compare;
 use crate::fingerprint::{Class, Classes, Fingerprint};
 
 /// What is thought of an item.
