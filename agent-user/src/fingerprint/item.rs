@@ -21,7 +21,7 @@ pub(super) struct Parts {
 }
 
 /// What a member of a definition counts into.
-enum Role {
+pub(super) enum Role {
     /// `definition` and `core`.
     Core(Place),
     /// `definition`; servers say it in some revisions of the protocol only.
@@ -35,7 +35,7 @@ enum Role {
     Nothing,
 }
 
-fn role(surface: Surface, name: &str) -> Role {
+pub(super) fn role(surface: Surface, name: &str) -> Role {
     use Surface::{AgentCard, Prompt, ResourceTemplate, Server, Tool};
     match (surface, name) {
         (Tool, "inputSchema") => Role::Core(Place::RootSchema),

@@ -10,13 +10,21 @@ mod digest;
 mod hints;
 mod item;
 mod number;
+mod patch;
 mod place;
+mod smells;
 mod string;
+mod visible;
+mod words;
 
 pub use self::classes::{Class, Classes};
 pub use self::compare::compare;
 pub use self::digest::Digest;
 pub use self::hints::Hints;
+pub use self::patch::patch;
+pub use self::smells::{Label, Smell, smells};
+pub use self::visible::visible;
+pub use self::words::changes;
 
 use std::borrow::Cow;
 
@@ -128,3 +136,5 @@ pub fn name_of(surface: Surface, text: &str) -> Option<Cow<'_, str>> {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod vectors;
