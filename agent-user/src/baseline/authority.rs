@@ -26,7 +26,7 @@ impl Authority {
     /// Reads a file such as [`super::Baseline::export`] writes.
     ///
     /// # Errors
-    /// Says in which line and column, and what to do.
+    /// `LINE:COLUMN: ` and what is wrong there, with the remedy.
     pub fn parse(text: &str) -> Result<Authority, String> {
         Ok(Authority { sections: document::parse(text)?.into_iter().map(Indexed::new).collect() })
     }

@@ -80,13 +80,13 @@ pub(super) struct Entry {
 /// Reads and checks a file.
 ///
 /// # Errors
-/// Says in which line and column, and what to do.
+/// `LINE:COLUMN: ` and what is wrong there, with the remedy.
 pub(super) fn parse(text: &str) -> Result<Vec<Section>, String> {
     // It may be as long as what is kept.
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! { max_nodes: 4 << 20, max_events: 8 << 20, max_total_scalar_bytes: 1 << 30 },
     };
-    let file: File = serde_saphyr::from_str_with_options(text, options).map_err(|error| error.to_string())?;
+    let file: File = serde_saphyr::from_str_with_options(text, options).map_err(|error| said(&error))?;
     if file.version.value != VERSION {
         let error =
             format!("version {} is not known; this interlock reads version {VERSION}", file.version.value);
@@ -179,8 +179,17 @@ pub(super) fn fingerprint_of(surface: Surface, text: &str) -> Option<Fingerprint
     join(text.lines().map(|line| fingerprint(surface, line)))
 }
 
+/// As `LINE:COLUMN: ERROR`, for whoever knows the file to put its name before it.
 fn at<T>(place: &Spanned<T>, error: &str) -> String {
-    format!("line {}, column {}: {error}", place.referenced.line(), place.referenced.column())
+    format!("{}:{}: {error}", place.referenced.line(), place.referenced.column())
+}
+
+fn said(error: &serde_saphyr::Error) -> String {
+    let said = error.to_string();
+    let Some(at) = error.location() else { return said };
+    let (line, column) = (at.line(), at.column());
+    let prefix = format!("error: line {line} column {column}: ");
+    format!("{line}:{column}: {}", said.strip_prefix(&prefix).unwrap_or(&said))
 }
 
 /// Names of hosts have no case (RFC 4343).

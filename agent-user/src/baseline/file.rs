@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use redb::backends::FileBackend;
 use redb::{Database, DatabaseError};
 use ring::rand::{SecureRandom as _, SystemRandom};
@@ -13,7 +13,8 @@ use ring::rand::{SecureRandom as _, SystemRandom};
 use super::id::Key;
 use super::store::{Content, Store};
 
-const FILE: &str = "baseline.redb";
+/// Its name.
+pub(super) const FILE: &str = "baseline.redb";
 /// Memory for what was read of the file and may be read again, in bytes. It is read once.
 const CACHE: usize = 8 << 20;
 

@@ -9,6 +9,7 @@ use super::kin::{Kin, Tie};
 use super::list::{Item, List};
 use super::pending::Pending;
 use super::place::{Endpoint, Place};
+use super::room::{BOUNDS, Bounds};
 use super::state::{Facts, Standing, State, Trusted};
 use crate::fingerprint::{Classes, Surface};
 
@@ -26,6 +27,7 @@ pub(super) struct Known {
     /// Lists and items.
     pub(super) size: usize,
     pub(super) evicted: u64,
+    pub(super) bounds: Bounds,
     /// Counts uses.
     pub(super) clock: u64,
     last_list: u32,
@@ -51,6 +53,7 @@ impl Known {
             owners: HashMap::new(),
             size: 0,
             evicted: 0,
+            bounds: BOUNDS,
             clock: 0,
             last_list: 0,
             key,
@@ -70,7 +73,7 @@ impl Known {
         if let Some(number) = self.list_number(place, surface) {
             return Some(number);
         }
-        if self.make_room(1) == 0 {
+        if !place.fits() || self.make_room(1) == 0 {
             return None;
         }
         let number = self.last_list.checked_add(1)?;
@@ -109,6 +112,19 @@ impl Known {
         self.kin.remove(&list.place, list.surface, number);
         self.uncount(&list.owner, list.items.len() + 1);
         self.pending.list(number);
+        self.tidy_pending();
+    }
+
+    /// What was forgotten while nothing could be written must not pile up: what is not there any more is found on disk
+    /// then.
+    pub(super) fn tidy_pending(&mut self) {
+        if self.pending.len() > 2 * self.bounds.all {
+            let lists = &self.lists;
+            self.pending.sweep(
+                |list| lists.contains_key(&list),
+                |(list, name)| lists.get(list).is_some_and(|list| list.items.contains_key(name)),
+            );
+        }
     }
 
     pub(super) fn count(&mut self, owner: &Arc<str>) {

@@ -24,6 +24,8 @@ mod room;
 mod siblings;
 mod state;
 mod store;
+#[cfg(test)]
+mod tests;
 mod walk;
 mod writer;
 

@@ -7,13 +7,14 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::change::{Change, Event, What};
+use super::id;
 use super::known::Known;
 use super::list::{Block, Item, List};
 use super::place::{Page, Place, Shown};
-use super::rename;
+use super::rename::{self, body};
+use super::siblings::Siblings;
 use super::state::State;
 use super::walk::Step;
-use super::{id, rename::body};
 use crate::fingerprint::compare;
 use crate::fingerprint::{Class, Classes, Fingerprint};
 
@@ -35,6 +36,7 @@ impl Known {
     pub(super) fn repeat(&mut self, sight: Sight<'_>) -> Option<Vec<Change>> {
         let number = self.list_number(sight.place, sight.page.surface)?;
         let names = self.lists.get(&number)?.pages.find(sight.page)?;
+        self.touch(number);
         self.with_list(number, |known, list| {
             let mut changes = Vec::new();
             let alone = sight.page.asked.is_none() && sight.page.next.is_none();
@@ -53,6 +55,7 @@ impl Known {
         let Some(number) = self.enlist(sight.place, sight.page.surface, sight.witness) else {
             return Vec::new();
         };
+        self.touch(number);
         let items = merge(items);
         let Some(list) = self.lists.get(&number) else { return Vec::new() };
         let wanted = items.iter().filter(|item| !list.items.contains_key(&*item.name)).count();
@@ -61,11 +64,17 @@ impl Known {
         changes.unwrap_or_default()
     }
 
+    /// A list is used, and with it what is there.
+    fn touch(&mut self, number: u32) {
+        self.clock += 1;
+        if let Some(list) = self.lists.get_mut(&number) {
+            list.used = self.clock;
+        }
+    }
+
     /// Works on a list while the others can be looked at.
     fn with_list<T>(&mut self, number: u32, work: impl FnOnce(&mut Known, &mut List) -> T) -> Option<T> {
         let mut list = self.lists.remove(&number)?;
-        self.clock += 1;
-        list.used = self.clock;
         let done = work(self, &mut list);
         self.lists.insert(number, list);
         Some(done)
@@ -87,53 +96,61 @@ impl Known {
         let siblings = (room > 0).then(|| self.siblings(list));
         let mut names: Vec<Arc<str>> = Vec::with_capacity(items.len());
         for shown in items {
-            let known = list.items.get_key_value(&*shown.name).map(|(name, _)| name.clone());
-            let (name, change) = match known {
-                Some(name) => {
+            let known = list.items.get_key_value(&*shown.name);
+            let known = known.map(|(name, item)| (name.clone(), item.present));
+            let (name, came, change) = match known {
+                Some((name, present)) => {
                     let change = self.see_again(list, sight, &name, shown, step.as_ref());
-                    (name, change)
+                    (name, !present, change)
                 }
                 None if room == 0 => continue,
                 None => {
                     room -= 1;
-                    let name: Arc<str> = (*shown.name).into();
-                    let trust = siblings
-                        .as_ref()
-                        .and_then(|siblings| self.first_trust(list, &name, &shown.fingerprint, siblings));
-                    let block = if self.is_blocked(list, &name) { Block::Kin } else { Block::No };
-                    let item = Item {
-                        trust,
-                        id: self.key.id(&list.place, list.surface, &name, &shown.fingerprint),
-                        body: body(&shown.text),
-                        used: self.clock,
-                        block,
-                        added: list.is_known(),
-                        ..Item::new(shown.fingerprint, sight.now)
-                    };
-                    list.items.insert(name.clone(), Box::new(item));
-                    self.count(&list.owner);
-                    self.pending.text(&shown.fingerprint, &shown.text, &shown.smells);
-                    let what = if list.is_known() { What::Added } else { What::First };
-                    let change = self.tell(list, sight, &name, (what, Classes::NONE), None);
-                    (name, change)
+                    let (name, change) = self.see_first(list, sight, shown, siblings.as_ref());
+                    (name, true, change)
                 }
             };
-            if let Some(change) = change {
-                if matches!(change.what, What::First | What::Added | What::Returned)
-                    && let Some(step) = &mut step
-                {
-                    step.found(&name);
-                }
-                changes.push(change);
+            if came && let Some(step) = &mut step {
+                step.found(&name);
             }
+            changes.extend(change);
             names.push(name);
         }
         self.pass(list, sight, step, &names, &mut changes);
         if !changes.is_empty() {
             list.pages.forget();
         }
-        list.pages.remember(sight.page, names.into());
+        if names.len() == items.len() {
+            list.pages.remember(sight.page, names.into());
+        }
         changes
+    }
+
+    /// An item that is not known is shown.
+    fn see_first(
+        &mut self,
+        list: &mut List,
+        sight: Sight<'_>,
+        shown: &Shown<'_>,
+        siblings: Option<&Siblings>,
+    ) -> (Arc<str>, Option<Change>) {
+        let name: Arc<str> = (*shown.name).into();
+        let seen = shown.fingerprint;
+        let item = Item {
+            trust: siblings.and_then(|siblings| self.first_trust(list, &name, &seen, siblings)),
+            block: if self.is_blocked(list, &name) { Block::Kin } else { Block::No },
+            id: self.key.id(&list.place, list.surface, &name, &seen),
+            body: body(&shown.text),
+            used: self.clock,
+            added: list.is_known(),
+            ..Item::new(seen, sight.now)
+        };
+        list.items.insert(name.clone(), Box::new(item));
+        self.count(&list.owner);
+        self.pending.text(&seen, &shown.text, &shown.smells);
+        let what = if list.is_known() { What::Added } else { What::First };
+        let change = self.tell(list, sight, &name, (what, Classes::NONE), None);
+        (name, change)
     }
 
     /// An item that is known is shown.
@@ -193,9 +210,9 @@ impl Known {
     ) {
         let Some(mut step) = step else { return };
         for name in names {
-            step.pass(name);
-            if let Some(item) = list.items.get_mut(name) {
+            if let Some(item) = list.items.get_mut(name).filter(|item| item.walked & step.bit == 0) {
                 item.walked |= step.bit;
+                step.pass(name);
             }
         }
         match sight.page.next {

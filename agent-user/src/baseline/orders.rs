@@ -185,6 +185,13 @@ impl Known {
             let item = self.lists.get(&key.0).and_then(|list| list.items.get(&key.1));
             batch.items.insert(key.clone(), (item.map(|item| (**item).clone()), events.clone()));
         }
+        if pending.sweeps {
+            let items = self
+                .lists
+                .values()
+                .flat_map(|list| list.items.keys().map(|name| (list.number, name.clone())));
+            batch.keep = Some((self.lists.keys().copied().collect(), items.collect()));
+        }
         let Some(plan) = plan else { return (pending, batch) };
         for (fingerprint, text) in &plan.texts {
             let kept =
@@ -197,6 +204,9 @@ impl Known {
             let Some(mut item) = known.or_else(|| self.made(list, &key.1, deed, plan)) else { continue };
             deed.carry_out(&mut item);
             let event = plan.event(&item, self.judge(list, &key.1, &item).1);
+            if let Some((_, keep)) = &mut batch.keep {
+                keep.insert(key.clone());
+            }
             let (written, events) = batch.items.entry(key.clone()).or_default();
             *written = Some(item);
             events.push(event);
@@ -311,7 +321,7 @@ impl Entry {
     fn unseen(&self) -> Refusal {
         let (line, surface, name) = (self.line, self.surface.label(), &self.name);
         Refusal::File(format!(
-            "line {line}: {surface} {name:?} is of a server, revision or principal that was never seen (give the \
+            "{line}:1: {surface} {name:?} is of a server, revision or principal that was never seen (give the \
              server's `address`, and its name without globs)"
         ))
     }

@@ -14,6 +14,8 @@ const MOST_TEXT: usize = 32 << 20;
 pub const MAX_TEXT: usize = 64 << 10;
 /// Events that are kept of one item: the first, and the last ones.
 pub(super) const MOST_EVENTS: usize = 32;
+/// Of these, how many wait to be written.
+const MOST_WAITING: usize = 4;
 
 /// By list and name.
 pub(super) type ItemKey = (u32, Arc<str>);
@@ -27,6 +29,8 @@ pub(super) struct Pending {
     /// By digest of the fingerprint.
     pub(super) texts: HashMap<Digest, Text>,
     size: usize,
+    /// Some of what is on disk was forgotten, and is not named here.
+    pub(super) sweeps: bool,
     /// Counts what was added.
     pub(super) generation: u64,
 }
@@ -58,7 +62,7 @@ impl Pending {
         let events = self.items.entry((list, name.clone())).or_default();
         events.extend(event);
         self.generation += 1;
-        trim(events);
+        trim(events, MOST_WAITING);
     }
 
     /// What an item says that has this fingerprint.
@@ -67,12 +71,26 @@ impl Pending {
         if self.texts.contains_key(&key) {
             return;
         }
-        let size = text.len() + size_of::<Text>();
-        let kept = text.len() <= MAX_TEXT && self.size + size <= MOST_TEXT;
-        self.size += if kept { size } else { size_of::<Text>() };
-        let bytes = text.len() as u64;
-        let smells = if kept { smells.clone() } else { Value::Null };
-        self.texts.insert(key, Text { text: kept.then(|| text.into()), bytes, smells });
+        let fits = |size: usize| self.size + size <= MOST_TEXT;
+        let (full, empty) = (text.len() + size_of::<Text>(), size_of::<Text>());
+        let (kept, size) = if text.len() <= MAX_TEXT && fits(full) { (true, full) } else { (false, empty) };
+        if fits(size) {
+            self.size += size;
+            let (text, bytes) = (kept.then(|| text.into()), text.len() as u64);
+            self.texts.insert(key, Text { text, bytes, smells: smells.clone() });
+        }
+    }
+
+    /// Lists and items.
+    pub(super) fn len(&self) -> usize {
+        self.lists.len() + self.items.len()
+    }
+
+    /// Goes on with what is there alone.
+    pub(super) fn sweep(&mut self, has_list: impl Fn(u32) -> bool, has_item: impl Fn(&ItemKey) -> bool) {
+        self.lists.retain(|list| has_list(*list));
+        self.items.retain(|key, _| has_item(key));
+        self.sweeps = true;
     }
 
     pub(super) fn lists(&self) -> impl Iterator<Item = u32> {
@@ -99,10 +117,11 @@ impl Pending {
         for (key, events) in std::mem::take(&mut self.items) {
             let all = before.items.entry(key).or_default();
             all.extend(events);
-            trim(all);
+            trim(all, MOST_WAITING);
         }
         self.items = before.items;
         self.lists.extend(before.lists);
+        self.sweeps |= before.sweeps;
         for (key, text) in before.texts {
             self.size += text.text.as_ref().map_or(0, |text| text.len()) + size_of::<Text>();
             self.texts.insert(key, text);
@@ -111,8 +130,8 @@ impl Pending {
 }
 
 /// Forgets the oldest but the first.
-pub(super) fn trim(events: &mut Vec<Event>) {
-    if events.len() > MOST_EVENTS {
-        events.drain(1..=events.len() - MOST_EVENTS);
+pub(super) fn trim(events: &mut Vec<Event>, most: usize) {
+    if events.len() > most {
+        events.drain(1..=events.len() - most);
     }
 }

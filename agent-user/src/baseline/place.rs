@@ -63,6 +63,18 @@ pub struct Shown<'a> {
     pub smells: Value,
 }
 
+/// Longest part of a place, in bytes. Agents name servers and revisions as they like.
+const MAX_PART: usize = 256;
+
+impl Place {
+    /// Is short enough to be kept. Of one that is not nothing is known.
+    pub(super) fn fits(&self) -> bool {
+        let Endpoint { server, agent, .. } = &self.endpoint;
+        let parts = [Some(server), agent.as_ref(), self.revision.as_ref(), self.principal.as_ref()];
+        parts.into_iter().flatten().all(|part| part.len() <= MAX_PART)
+    }
+}
+
 impl Endpoint {
     /// With names and addresses as they are compared.
     pub fn new(server: &str, address: SocketAddr, agent: Option<&str>) -> Endpoint {
@@ -99,7 +111,10 @@ impl<'a> Shown<'a> {
 
 /// Of several definitions of one name: another one than each of them, and as unsafe as any. The order matters.
 pub(super) fn join(all: impl Iterator<Item = Fingerprint>) -> Option<Fingerprint> {
-    let both = |one: Digest, two: Digest| Digest::of([one.0, two.0].as_flattened());
+    let both = |one: Digest, two: Digest| match one == two {
+        true => one,
+        false => Digest::of([one.0, two.0].as_flattened()),
+    };
     all.reduce(|one, two| Fingerprint {
         definition: both(one.definition, two.definition),
         core: both(one.core, two.core),

@@ -6,19 +6,25 @@ use std::sync::Arc;
 
 use super::known::Known;
 
-/// Lists and items of all.
-pub(super) const MOST: usize = 65_536;
-/// Items of one list. When there are more, what is gone from it makes room; what is there does not, so that a server
-/// cannot have itself forgotten by showing a lot.
-pub(super) const PER_LIST: usize = 8_192;
-/// How many are forgotten at once at least, where so many are needed.
-const STRIDE: usize = 64;
+/// How much is kept.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    /// Lists and items of all.
+    pub(super) all: usize,
+    /// Items of one list. When there are more, what is gone from it makes room; what is there does not, so that a server
+    /// cannot have itself forgotten by showing a lot.
+    pub(super) list: usize,
+}
+
+pub(super) const BOUNDS: Bounds = Bounds { all: 65_536, list: 8_192 };
+/// Of all that is kept, the part that is forgotten at once at least, so that not each that comes new looks at all.
+const STRIDE: usize = 1_024;
 
 impl Known {
     /// Makes room for items of a list; for how many there is some.
     pub(super) fn make_room_in(&mut self, number: u32, wanted: usize) -> usize {
         let Some(list) = self.lists.get(&number) else { return 0 };
-        let surplus = (list.items.len() + wanted).saturating_sub(PER_LIST);
+        let surplus = (list.items.len() + wanted).saturating_sub(self.bounds.list);
         if surplus > 0 {
             let gone = list
                 .items
@@ -29,14 +35,15 @@ impl Known {
             gone.truncate(surplus);
             gone.iter().for_each(|(_, name)| self.forget(number, name));
         }
-        let free = self.lists.get(&number).map_or(0, |list| PER_LIST.saturating_sub(list.items.len()));
+        let free =
+            self.lists.get(&number).map_or(0, |list| self.bounds.list.saturating_sub(list.items.len()));
         self.make_room(wanted.min(free))
     }
 
     /// Makes room for lists and items; for how many there is some.
     pub(super) fn make_room(&mut self, wanted: usize) -> usize {
         let mut barren = HashSet::new();
-        while let surplus = (self.size + wanted).saturating_sub(MOST)
+        while let surplus = (self.size + wanted).saturating_sub(self.bounds.all)
             && surplus > 0
         {
             let rich = self.owners.iter().filter(|(owner, _)| !barren.contains(*owner));
@@ -45,11 +52,12 @@ impl Known {
             rich.sort_unstable();
             let Some((most, owner)) = rich.pop() else { break };
             let next = rich.last().map_or(0, |(count, _)| *count);
-            if self.forget_oldest(&owner, surplus.min((most - next).max(STRIDE))) == 0 {
+            let stride = (self.bounds.all / STRIDE).max(1);
+            if self.forget_oldest(&owner, surplus.max(stride).min((most - next).max(stride))) == 0 {
                 barren.insert(owner);
             }
         }
-        MOST.saturating_sub(self.size).min(wanted)
+        self.bounds.all.saturating_sub(self.size).min(wanted)
     }
 
     /// Forgets so many lists and items that count on somebody; how many could go.
@@ -89,5 +97,6 @@ impl Known {
         self.pending.item(number, name, None);
         self.uncount(&owner, 1);
         self.evicted += 1;
+        self.tidy_pending();
     }
 }

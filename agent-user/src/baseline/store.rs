@@ -2,7 +2,7 @@
 //!
 //! Values are JSON. Texts are kept once, however many show them, and counted: most principals see the same.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use redb::{
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::change::Event;
 use super::id::{self, Key};
 use super::list::{Item, List};
-use super::pending::{ItemKey, Text, trim};
+use super::pending::{ItemKey, MOST_EVENTS, Text, trim};
 use super::place::Place;
 use crate::fingerprint::{Digest, Surface};
 
@@ -52,6 +52,8 @@ pub(super) struct Batch {
     /// Items as they are now, and what has happened to them.
     pub(super) items: HashMap<ItemKey, (Option<Item>, Vec<Event>)>,
     pub(super) texts: HashMap<Digest, Text>,
+    /// Set where only these lists and items are to be there afterwards.
+    pub(super) keep: Option<(HashSet<u32>, HashSet<ItemKey>)>,
 }
 
 /// What is read when the daemon begins.
@@ -159,7 +161,7 @@ impl Store {
 
 impl Batch {
     pub(super) fn is_empty(&self) -> bool {
-        self.lists.is_empty() && self.items.is_empty()
+        self.lists.is_empty() && self.items.is_empty() && self.keep.is_none()
     }
 }
 
@@ -192,7 +194,10 @@ fn begin(database: &Database) -> Result<WriteTransaction> {
 fn write(database: &Database, batch: &Batch) -> Result<()> {
     let transaction = begin(database)?;
     write_lists(&transaction, batch)?;
-    let uses = write_items(&transaction, batch)?;
+    let mut uses = write_items(&transaction, batch)?;
+    if let Some((lists, items)) = &batch.keep {
+        sweep(&transaction, lists, items, &mut uses)?;
+    }
     write_texts(&transaction, batch, &uses)?;
     Ok(transaction.commit()?)
 }
@@ -232,12 +237,39 @@ fn write_items(transaction: &WriteTransaction, batch: &Batch) -> Result<HashMap<
     Ok(uses)
 }
 
+/// Removes what is not to be kept.
+fn sweep(
+    transaction: &WriteTransaction,
+    lists: &HashSet<u32>,
+    keep: &HashSet<ItemKey>,
+    uses: &mut HashMap<Digest, i64>,
+) -> Result<()> {
+    transaction.open_table(LISTS)?.retain(|number, _| lists.contains(&number))?;
+    let mut items = transaction.open_table(ITEMS)?;
+    let mut histories = transaction.open_table(HISTORY)?;
+    let mut gone: Vec<(u32, String)> = Vec::new();
+    for entry in items.iter()? {
+        let (key, item) = entry?;
+        let (list, name) = key.value();
+        if !keep.contains(&(list, name.into())) {
+            let item: Item = parse(item.value(), || format!("item {name:?}"))?;
+            texts_of(&item).for_each(|text| *uses.entry(text).or_default() -= 1);
+            gone.push((list, name.to_owned()));
+        }
+    }
+    for (list, name) in &gone {
+        items.remove((*list, name.as_str()))?;
+        histories.remove((*list, name.as_str()))?;
+    }
+    Ok(())
+}
+
 fn add_events(histories: &mut ItemTable<'_>, key: (u32, &str), events: &[Event]) -> Result<()> {
     let before =
         histories.get(key)?.map(|history| parse(history.value(), || format!("history of {:?}", key.1)));
     let mut history: Vec<Event> = before.transpose()?.unwrap_or_default();
     history.extend_from_slice(events);
-    trim(&mut history);
+    trim(&mut history, MOST_EVENTS);
     histories.insert(key, &serde_json::to_vec(&history)?[..])?;
     Ok(())
 }

@@ -10,6 +10,7 @@ use tracing::{error, info};
 
 use super::change::Change;
 use super::export;
+use super::file::FILE;
 use super::id;
 use super::known::Known;
 use super::order::{Kept, Order, Refusal, Review};
@@ -62,6 +63,10 @@ pub(super) struct Progress {
 pub(super) struct Writer {
     shared: Arc<Shared>,
     store: Store,
+}
+
+fn fault(error: Fault) -> Refusal {
+    Refusal::Fault(format!("{FILE}: {error} (see to its disk, and try again)"))
 }
 
 impl Shared {
@@ -152,7 +157,7 @@ impl Writer {
         let (pending, batch) = self.shared.known().batch(plan);
         let generation = pending.generation;
         let written = if batch.is_empty() { Ok(()) } else { self.store.write(&batch) };
-        let error: Option<Arc<str>> = written.as_ref().err().map(|error| error.to_string().into());
+        let error: Option<Arc<str>> = written.err().map(|error| format!("{FILE}: {error}").into());
         if let Some(error) = &error {
             self.shared.known().pending.put_back(pending);
             error!(error = &**error, "what servers show is not saved");
@@ -189,7 +194,6 @@ impl Writer {
             let trusted = known.trusted(list, name, item).map(|trusted| *trusted.fingerprint);
             (known.summary(list, name, item), item.seen, trusted, (list.number, name.clone()))
         };
-        let fault = |error: Fault| Refusal::Fault(error.to_string());
         let seen = self.kept(seen).map_err(fault)?;
         let trusted = trusted.map(|trusted| self.kept(trusted)).transpose().map_err(fault)?;
         let mut history = self.store.history(&key).map_err(fault)?;
@@ -200,7 +204,7 @@ impl Writer {
     fn export(&mut self) -> Result<String, Refusal> {
         let mut trustees = self.shared.known().trustees();
         for trustee in &mut trustees {
-            let kept = self.text(trustee.fingerprint).map_err(|error| Refusal::Fault(error.to_string()))?;
+            let kept = self.text(trustee.fingerprint).map_err(fault)?;
             trustee.text = kept.and_then(|kept| kept.text);
         }
         export::write(&trustees).map_err(Refusal::File)
