@@ -2,28 +2,37 @@
 
 use super::backend::{Disk, Done, redo};
 use super::orders::{id, show};
-use super::{FIRST_USE, World, order};
-use crate::baseline::Baseline;
+use super::{FIRST_USE, World, order, shown};
+use crate::baseline::id::digest;
 use crate::baseline::known::Known;
+use crate::baseline::list::List;
+use crate::baseline::{Baseline, Filter, Summary};
 
 /// What is known, as text.
 fn told(known: &Known) -> String {
-    let summaries = known.summaries(&super::super::Filter::default());
-    let tell = |summary: super::super::Summary| {
-        let revision = summary.place.revision.clone().unwrap_or_default();
-        format!(
-            "{}#{revision} {} {:?} {}\n",
-            summary.place.endpoint.server, summary.name, summary.standing, summary.id
-        )
-    };
-    summaries.into_iter().map(tell).collect()
+    let mut lists: Vec<&List> = known.lists.values().collect();
+    lists.sort_by_key(|list| list.number);
+    let tell = |list: &&List| format!("{} {:?} whole {}\n", list.number, list.place, list.whole);
+    let lists: String = lists.iter().map(tell).collect();
+    let tell = |item: Summary| format!("{:?} {} {:?} {}\n", item.place, item.name, item.standing, item.id);
+    lists + &known.summaries(&Filter::default()).into_iter().map(tell).collect::<String>()
 }
 
+/// What a disk holds. Of whatever is shown or trusted it has the text, and when something first happened to it.
 fn read(bytes: Vec<u8>) -> Result<String, String> {
-    let (_, content) = Disk::with(bytes).open()?;
+    let (mut store, content) = Disk::with(bytes).open()?;
     let mut known = World::new(true).known;
     known.key = content.key;
     known.restore(content.lists);
+    for list in known.lists.values() {
+        for (name, item) in &list.items {
+            let trusted = item.facts().trusted.map_or(item.seen, |trusted| *trusted.fingerprint);
+            for fingerprint in [item.seen, trusted] {
+                assert!(store.text(digest(&fingerprint)).unwrap().is_some(), "{name}");
+            }
+            assert_eq!(store.history(&(list.number, name.clone())).unwrap()[0].agent.as_deref(), Some("ann"));
+        }
+    }
     Ok(told(&known))
 }
 
@@ -51,6 +60,9 @@ async fn work() -> (Vec<u8>, Vec<Done>, Vec<(usize, String)>) {
         note(&baseline, &mut acknowledged);
     }
     drop(baseline);
+    let (mut store, _) = Disk::with(disk.bytes()).open().unwrap();
+    let unused = shown("a=1").remove(0).fingerprint;
+    assert_eq!(store.text(digest(&unused)).unwrap(), None, "neither shown nor trusted any more");
     (empty, disk.log(), acknowledged)
 }
 
