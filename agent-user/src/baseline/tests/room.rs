@@ -3,8 +3,9 @@
 use jiff::Timestamp;
 
 use super::super::observe::Sight;
+use super::super::orders::Wish;
 use super::super::room::Bounds;
-use super::{World, part, place, shown, whole};
+use super::{World, order, part, place, say, shown, whole};
 
 fn world(all: usize, list: usize) -> World {
     let mut world = World::new(true);
@@ -113,4 +114,15 @@ fn a_place_of_too_many_letters_is_not_kept() {
         assert_eq!(world.show(&at, "a=1"), "", "{at}");
     }
     assert_eq!(world.known.size, 0);
+}
+
+#[test]
+fn what_an_order_is_about_is_not_forgotten_before_it_is_done() {
+    let mut world = world(5, 100);
+    world.show("s", "a=1");
+    let wish = Wish::Approve(world.id("s", "a"));
+    let plan = world.known.plan(&wish, order("good")).unwrap();
+    world.show("t@10.0.1.1", &list(0..10));
+    assert_eq!(say(&world.known.carry_out(&plan)), "approved a trusted []");
+    assert_eq!(world.standing("s", "a"), "trusted []");
 }
