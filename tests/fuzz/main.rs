@@ -1,8 +1,10 @@
-//! Random rules files and random messages, for as long as `INTERLOCK_FUZZ_SECONDS` says (2 for each target where it does
-//! not): nothing panics, nothing takes long, and the index over the rules never changes a decision. `cargo xtask fuzz` runs
+//! Random rules files and messages, and random definitions of tools, for as long as `INTERLOCK_FUZZ_SECONDS` says (2 for each target where it does
+//! not): nothing panics, nothing takes long, the index over the rules never
+//! changes a decision, and fingerprints change with what is said and not with how it is spelled. `cargo xtask fuzz` runs
 //! them longer, with another seed each time; a fault names its input, which is also in `target/tmp/fuzz-*.txt`, should it
 //! end the process.
 
+mod canonical;
 mod message;
 mod random;
 mod rules;
@@ -14,7 +16,9 @@ use std::time::{Duration, Instant};
 
 use interlock::author::check;
 use interlock::decide::policy::{Policy, PolicyFile};
+use interlock::fingerprint::{Surface, canonical_text, changes, compare, fingerprint, patch, smells};
 
+use self::canonical::Case;
 use self::message::Message;
 use self::random::Random;
 
@@ -92,4 +96,49 @@ fn rules_and_messages() {
             judge(&policy, &Message::new(random));
         }
     });
+}
+
+/// What is said of two definitions is that they are the same exactly if they are.
+fn differ(surface: Surface, before: &str, after: &str) -> bool {
+    let texts = [canonical_text(surface, before), canonical_text(surface, after)];
+    let [old, new] = &texts;
+    let differ = old != new;
+    assert_ne!(fingerprint(surface, before) == fingerprint(surface, after), differ, "{before}\n{after}");
+    let classes = compare(&fingerprint(surface, before), &fingerprint(surface, after), true);
+    assert_ne!(classes.is_empty(), differ, "{before}\n{after}");
+    assert_ne!(changes(surface, old, new).is_empty(), differ, "{old}\n{new}");
+    assert_ne!(patch(old, new).is_empty(), differ, "{old}\n{new}");
+    for text in texts {
+        assert_eq!(canonical_text(surface, &text), text);
+        smells(&text, ["a b", "name"].into_iter());
+    }
+    differ
+}
+
+#[test]
+fn definitions() {
+    fuzz(
+        "canonical",
+        |random| Case::new(random).print(),
+        |text, _| {
+            let case = Case::parse(text);
+            assert!(!differ(case.surface, &case.text, &case.respelled), "the same in another spelling");
+            assert!(differ(case.surface, &case.text, &case.changed), "not the same");
+        },
+    );
+}
+
+#[test]
+fn definitions_that_are_none() {
+    let mut seeds = Random::new(1);
+    let corpus: Vec<String> = (0..200).map(|_| Case::new(&mut seeds).respelled).collect();
+    fuzz(
+        "definition",
+        |random| rules::mutated(random, &corpus),
+        |text, random| {
+            let surface = Surface::ALL[random.below(Surface::ALL.len())];
+            differ(surface, text, &corpus[random.below(corpus.len())]);
+            assert!(!differ(surface, text, text));
+        },
+    );
 }

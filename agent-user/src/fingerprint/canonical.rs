@@ -14,16 +14,17 @@ const DEEPEST: usize = 512;
 
 /// The canonical form of a value that the decoder has found valid; of other text, that of the text as a string.
 pub(super) fn canonical(text: &str, place: Place) -> String {
-    write(text, place, false).map_or_else(|| string::quote(text), |(form, _)| form)
+    with_core(text, place).0
 }
 
-/// The same without what only some revisions of the protocol have, if there is any of it.
-pub(super) fn core(text: &str, place: Place) -> Option<String> {
-    let (without, any) = write(text, place, true)?;
-    any.then_some(without)
+/// The same, and what it is without what only some revisions of the protocol have, if there is any of that.
+pub(super) fn with_core(text: &str, place: Place) -> (String, Option<String>) {
+    let Some((form, depends)) = write(text, place, false) else { return (string::quote(text), None) };
+    let core = if depends { write(text, place, true).map(|(core, _)| core) } else { None };
+    (form, core)
 }
 
-/// Names in canonical form and values, still as they are spelled, of the members of a valid object.
+/// Names in canonical form, in their order, and values, still as they are spelled, of the members of a valid object.
 pub(super) fn members(text: &str) -> Option<Vec<(String, &str)>> {
     let mut members = Vec::new();
     let mut scanner = scanner(text)?;
@@ -38,13 +39,14 @@ pub(super) fn members(text: &str) -> Option<Vec<(String, &str)>> {
         Ok(())
     });
     found.ok().filter(|()| ends(&mut scanner))?;
+    // Stable, also further down: members of one name, which never get here from the wire, stay as they are.
+    members.sort_by(|(a, _), (b, _)| string::compare(a, b));
     Some(members)
 }
 
 /// An object of members that are in canonical form.
 pub(super) fn object<'a>(members: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
     let mut members: Vec<_> = members.into_iter().collect();
-    // Stable: members of one name, which never get here from the wire, stay as they are.
     members.sort_by(|(a, _), (b, _)| string::compare(a, b));
     let mut out =
         String::with_capacity(members.iter().map(|(name, value)| name.len() + value.len() + 2).sum());
@@ -72,18 +74,18 @@ fn ends(scanner: &mut Scanner<'_>) -> bool {
     scanner.at_end()
 }
 
-/// The form, and whether something was left out for `core`.
+/// The form, and whether something in it depends on the revision of the protocol; for `core` this is left out.
 fn write(text: &str, place: Place, core: bool) -> Option<(String, bool)> {
-    let mut writer = Writer { out: String::with_capacity(text.len()), core, left_out: false };
+    let mut writer = Writer { out: String::with_capacity(text.len()), core, depends: false };
     let mut scanner = scanner(text)?;
     writer.value(&mut scanner, place).ok().filter(|()| ends(&mut scanner))?;
-    Some((writer.out, writer.left_out))
+    Some((writer.out, writer.depends))
 }
 
 struct Writer {
     out: String,
     core: bool,
-    left_out: bool,
+    depends: bool,
 }
 
 /// A member or an element in what was written.
@@ -113,9 +115,11 @@ impl Writer {
         let mut items = Vec::new();
         scanner.object(|scanner, name| {
             let of_member = place.of_member(&unescape(name));
-            if self.core && of_member.depends_on_revision() {
-                self.left_out = true;
-                return scanner.skip();
+            if of_member.depends_on_revision() {
+                self.depends = true;
+                if self.core {
+                    return scanner.skip();
+                }
             }
             let start = self.out.len();
             string::push(name, &mut self.out);
@@ -303,8 +307,8 @@ mod tests {
     fn what_depends_on_the_revision_is_no_part_of_the_core() {
         let schema = r#"{"$schema":"x","properties":{"x-mcp-header":{"x-mcp-header":"A","type":"string"}},"default":{"x-mcp-header":1}}"#;
         let expect = r#"{"default":{"x-mcp-header":1},"properties":{"x-mcp-header":{"type":"string"}}}"#;
-        assert_eq!(core(schema, Place::RootSchema).as_deref(), Some(expect));
-        assert_eq!(core(expect, Place::RootSchema), None);
+        assert_eq!(with_core(schema, Place::RootSchema).1.as_deref(), Some(expect));
+        assert_eq!(with_core(expect, Place::RootSchema).1, None);
     }
 
     #[test]

@@ -1,8 +1,6 @@
 //! What the members of a definition are for: which digest they count into, and which of them may be left out.
 
-use std::collections::HashMap;
-
-use super::canonical::{canonical, core, members, object};
+use super::canonical::{canonical, members, object, with_core};
 use super::place::Place;
 use super::{Hints, Surface, string};
 
@@ -98,12 +96,12 @@ struct Member<'a> {
     value: &'a str,
 }
 
+/// `found` is in the order of names.
 fn known<'a>(found: &'a [(String, &'a str)]) -> impl Iterator<Item = Member<'a>> {
-    let mut counts: HashMap<&str, usize> = HashMap::with_capacity(found.len());
-    found.iter().for_each(|(name, _)| *counts.entry(name).or_default() += 1);
-    found.iter().map(move |(name, value)| {
-        let once = counts.get(name.as_str()) == Some(&1);
-        Member { name, known: if once { string::inner(name) } else { "" }, value }
+    let name = |index: usize| found.get(index).map(|(name, _)| name);
+    found.iter().enumerate().map(move |(index, (own, value))| {
+        let twice = name(index.wrapping_sub(1)) == Some(own) || name(index + 1) == Some(own);
+        Member { name: own, known: if twice { "" } else { string::inner(own) }, value }
     })
 }
 
@@ -139,12 +137,12 @@ impl Sorted {
             Role::Provider => return self.provider(name, value),
             Role::Nothing => return,
         };
-        let text = canonical(value, place);
+        let (text, core) = with_core(value, place);
         if place.equals_none(&text) {
             return;
         }
         if in_core {
-            self.core.push((name.to_owned(), core(value, place).unwrap_or_else(|| text.clone())));
+            self.core.push((name.to_owned(), core.unwrap_or_else(|| text.clone())));
         }
         self.definition.push((name.to_owned(), text.clone()));
         self.whole.push((name.to_owned(), text));

@@ -120,7 +120,7 @@ impl Nose {
             (Label::OtherTool, self.other_tool(&text)),
             (Label::Url, part(&URL, &text)),
             (Label::Encoded, encoded(&text)),
-            (Label::MixedScript, part(&MIXED_SCRIPT, &text)),
+            (Label::MixedScript, part(&MIXED_SCRIPT, &text).map(|part| word(&text, part))),
         ];
         for (label, part) in parts {
             if let Some(part) = part {
@@ -152,6 +152,16 @@ fn part(pattern: &Regex, text: &str) -> Option<Range<usize>> {
     pattern.find(text).map(|found| found.range())
 }
 
+/// The word that this is a part of.
+fn word(text: &str, part: Range<usize>) -> Range<usize> {
+    let length = |letters: &mut dyn Iterator<Item = char>| -> usize {
+        letters.take(SHOWN).take_while(|letter| letter.is_alphanumeric()).map(char::len_utf8).sum()
+    };
+    let before = length(&mut text.get(..part.start).unwrap_or_default().chars().rev());
+    let behind = length(&mut text.get(part.end..).unwrap_or_default().chars());
+    part.start - before..part.end + behind
+}
+
 /// Of long runs those that are no word in one case, and no path or name of such words.
 fn encoded(text: &str) -> Option<Range<usize>> {
     let is_plain = |run: &str| {
@@ -167,7 +177,8 @@ fn pattern(pattern: &str) -> Regex {
     Regex::new(pattern).expect("a good pattern")
 }
 
-/// Between words there may be white space, and what names are written with.
+/// Between words there may be white space, and what names are written with. (Borders of words are those of ASCII: others
+/// would make it slow on other texts.)
 static IMPERATIVE: LazyLock<Regex> = LazyLock::new(|| {
     let phrases = [
         r"\b(ignore|disregard|forget|override) (all |any |the |your |my |these |those )*(previous|prior|above|earlier|preceding|other|system|safety)( instructions?| prompts?| rules?| messages?)?\b",
@@ -175,7 +186,7 @@ static IMPERATIVE: LazyLock<Regex> = LazyLock::new(|| {
         r"\b(always|never|first) (call|use|run|invoke|execute|read|pass|include|send|append)\b",
         r"\bmust (always |first |never )?be (called|used|run|invoked|executed) (before|first|after|instead)\b",
         r"\b(call|use|run|invoke) this (tool |function )?(before|first|after|instead)\b",
-        r"\b(before|prior to|instead of) (using|calling|invoking|running|any|every) \w+",
+        r"\b(before|prior to|instead of) (using|calling|invoking|running|any|every) [a-z]+",
         r"\b(do not|dont|don.t|never|without|avoid) (tell|telling|mention|mentioning|inform|informing|reveal|revealing|disclose|disclosing|notify|notifying|warn|warning)\b",
         r"\b(do not|dont|don.t|never|without) (show|showing|ask|asking|let|letting) (this |it |that |anything )?(to )?(the )?(user|human|person|anyone|anybody)\b",
         r"\b(new|hidden|secret|important|additional|system) instructions?\b",
@@ -183,12 +194,12 @@ static IMPERATIVE: LazyLock<Regex> = LazyLock::new(|| {
         r"< ?/? ?(important|system|instructions?|secret|critical|hidden|admin|assistant)\b[^>]{0,80}>",
     ];
     let phrases =
-        phrases.join("|").replace(" ?", r"\s*").replace(' ', r"[\s_\-]+").replace(r"\b", r"(?:\b|_)");
+        phrases.join("|").replace(" ?", r"\s*").replace(' ', r"[\s_\-]+").replace(r"\b", r"(?:(?-u:\b)|_)");
     pattern(&format!("(?i){phrases}"))
 });
 
 static URL: LazyLock<Regex> = LazyLock::new(|| {
-    pattern(r"(?i)\b(?:[a-z][a-z0-9+.\-]{1,15}://|data:[a-z]+/|javascript:|www\.)[^\s<>\x22]+")
+    pattern(r"(?i)(?-u:\b)(?:[a-z][a-z0-9+.\-]{1,15}://|data:[a-z]+/|javascript:|www\.)[^\s<>\x22]+")
 });
 
 static RUN: LazyLock<Regex> = LazyLock::new(|| pattern(r"[A-Za-z0-9+/_\-]{48,}={0,2}"));
@@ -197,7 +208,7 @@ static ESCAPES: LazyLock<Regex> =
     LazyLock::new(|| pattern(r"(?:%[0-9A-Fa-f]{2}){4,}|(?:\\x[0-9A-Fa-f]{2}){4,}|(?:\\u[0-9A-Fa-f]{4}){4,}"));
 
 static MIXED_SCRIPT: LazyLock<Regex> =
-    LazyLock::new(|| pattern(r"\w*(?:\p{Latin}[\p{Cyrillic}\p{Greek}]|[\p{Cyrillic}\p{Greek}]\p{Latin})\w*"));
+    LazyLock::new(|| pattern(r"\p{Latin}[\p{Cyrillic}\p{Greek}]|[\p{Cyrillic}\p{Greek}]\p{Latin}"));
 
 #[cfg(test)]
 mod tests {
@@ -282,6 +293,7 @@ mod tests {
             "a\n\tb",
             "\u{26a0}\u{fe0f} \u{1f469}\u{200d}\u{1f4bb}",
             "read_file already",
+            "misread it",
             "cat",
             "sends mail",
             "\u{43f}\u{440}\u{438} a",

@@ -53,8 +53,14 @@ pub(super) fn quote(text: &str) -> String {
 /// The order of two strings in canonical form by the UTF-16 code units of what they say (RFC 8785, section 3.2.3).
 pub(super) fn compare(a: &str, b: &str) -> Ordering {
     let (a, b) = (inner(a), inner(b));
-    let simple = |text: &str| text.bytes().all(|byte| byte.is_ascii() && byte != b'\\');
-    if simple(a) && simple(b) { a.cmp(b) } else { units(a).cmp(units(b)) }
+    let same = a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count();
+    let (common, rest) = a.as_bytes().split_at_checked(same).unwrap_or_default();
+    let other = b.as_bytes().get(same..).unwrap_or_default();
+    let is_plain = |rest: &[u8]| rest.first().is_none_or(|byte| byte.is_ascii() && *byte != b'\\');
+    if is_plain(rest) && is_plain(other) && memchr::memchr(b'\\', common).is_none() {
+        return rest.first().cmp(&other.first());
+    }
+    units(a).cmp(units(b))
 }
 
 /// What is between the quotes of a string; of anything else nothing.

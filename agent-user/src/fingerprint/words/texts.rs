@@ -9,7 +9,7 @@ use super::sentences::{Rank, Sentences};
 /// Characters of a text that are shown.
 const SHOWN: usize = 500;
 /// Sentences that are compared one by one: comparing takes the product of two such numbers.
-const COMPARED: usize = 300;
+const COMPARED: usize = 100;
 
 /// Compares two texts: JSON strings in canonical form, or none. What is said anew and what is not said any more have
 /// a rank each.
