@@ -14,6 +14,7 @@ pub mod agents;
 pub mod app;
 pub mod approvals;
 pub mod author;
+pub mod baseline;
 pub mod book;
 pub mod catalogue;
 pub mod cli;

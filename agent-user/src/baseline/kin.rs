@@ -1,0 +1,70 @@
+//! Which lists may be the same server's: of the same endpoint, of the same name at another address, and at the same
+//! address under another name. An address that means something to one agent alone is compared with its own ones.
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::SocketAddr;
+
+use super::place::{Endpoint, Place};
+use crate::fingerprint::Surface;
+
+/// What lists have in common.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Tie {
+    Endpoint(Endpoint),
+    Server(Option<Box<str>>, Box<str>),
+    Address(Option<Box<str>>, SocketAddr),
+}
+
+/// Lists by number.
+#[derive(Debug, Default)]
+pub(super) struct Kin {
+    ties: HashMap<(Tie, Surface), BTreeSet<u32>>,
+}
+
+impl Tie {
+    /// What an endpoint shares with others that may be the same server.
+    pub(super) fn of_kin(endpoint: &Endpoint) -> [Tie; 2] {
+        [
+            Tie::Server(endpoint.agent.clone(), endpoint.server.clone()),
+            Tie::Address(endpoint.agent.clone(), endpoint.address),
+        ]
+    }
+
+    fn of(endpoint: &Endpoint) -> [Tie; 3] {
+        let [server, address] = Tie::of_kin(endpoint);
+        [Tie::Endpoint(endpoint.clone()), server, address]
+    }
+}
+
+impl Kin {
+    pub(super) fn insert(&mut self, place: &Place, surface: Surface, list: u32) {
+        for tie in Tie::of(&place.endpoint) {
+            self.ties.entry((tie, surface)).or_default().insert(list);
+        }
+    }
+
+    pub(super) fn remove(&mut self, place: &Place, surface: Surface, list: u32) {
+        for tie in Tie::of(&place.endpoint) {
+            let key = (tie, surface);
+            if let Some(lists) = self.ties.get_mut(&key) {
+                lists.remove(&list);
+                if lists.is_empty() {
+                    self.ties.remove(&key);
+                }
+            }
+        }
+    }
+
+    /// The lists of one endpoint, the oldest first.
+    pub(super) fn of_endpoint(&self, endpoint: &Endpoint, surface: Surface) -> impl Iterator<Item = u32> {
+        self.ties.get(&(Tie::Endpoint(endpoint.clone()), surface)).into_iter().flatten().copied()
+    }
+
+    /// All that may be the same server's: first those of the endpoint itself, in each part the oldest first. What is of
+    /// the endpoint comes more than once.
+    pub(super) fn of_server(&self, endpoint: &Endpoint, surface: Surface) -> impl Iterator<Item = u32> {
+        Tie::of(endpoint)
+            .into_iter()
+            .flat_map(move |tie| self.ties.get(&(tie, surface)).into_iter().flatten().copied())
+    }
+}

@@ -1,0 +1,203 @@
+//! What is known, in memory: lists of places, and how they are found.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use super::authority::Authority;
+use super::id::Key;
+use super::kin::{Kin, Tie};
+use super::list::{Item, List};
+use super::pending::Pending;
+use super::place::{Endpoint, Place};
+use super::room::{BOUNDS, Bounds};
+use super::state::{Facts, Standing, State, Trusted};
+use crate::fingerprint::{Classes, Surface};
+
+/// Everything that is known. All of it changes under one lock, which is held for moments.
+#[derive(Debug)]
+pub(super) struct Known {
+    pub(super) lists: HashMap<u32, List>,
+    /// Lists by place and surface; 0 is none.
+    find: HashMap<Arc<Place>, [u32; Surface::ALL.len()]>,
+    pub(super) kin: Kin,
+    /// Names that an operator has blocked, with what else may be the same server.
+    pub(super) blocks: HashSet<(Tie, Surface, Arc<str>)>,
+    /// How many lists and items count on whom.
+    pub(super) owners: HashMap<Arc<str>, usize>,
+    /// Lists and items.
+    pub(super) size: usize,
+    pub(super) evicted: u64,
+    pub(super) bounds: Bounds,
+    /// Counts uses.
+    pub(super) clock: u64,
+    last_list: u32,
+    pub(super) key: Key,
+    pub(super) trust_first_use: bool,
+    pub(super) authority: Option<Arc<Authority>>,
+    pub(super) pending: Pending,
+}
+
+impl Known {
+    /// What a store held.
+    pub(super) fn restore(&mut self, lists: Vec<List>) {
+        lists.into_iter().for_each(|list| self.insert(list));
+        self.find_blocks();
+    }
+
+    pub(super) fn new(key: Key, trust_first_use: bool, authority: Option<Arc<Authority>>) -> Known {
+        Known {
+            lists: HashMap::new(),
+            find: HashMap::new(),
+            kin: Kin::default(),
+            blocks: HashSet::new(),
+            owners: HashMap::new(),
+            size: 0,
+            evicted: 0,
+            bounds: BOUNDS,
+            clock: 0,
+            last_list: 0,
+            key,
+            trust_first_use,
+            authority,
+            pending: Pending::default(),
+        }
+    }
+
+    pub(super) fn list_number(&self, place: &Place, surface: Surface) -> Option<u32> {
+        let number = *self.find.get(place)?.get(surface as usize)?;
+        (number != 0).then_some(number)
+    }
+
+    /// The list of a place, which is made if it is not there. `None`: there is no room for it.
+    pub(super) fn enlist(&mut self, place: &Place, surface: Surface, witness: &str) -> Option<u32> {
+        if let Some(number) = self.list_number(place, surface) {
+            return Some(number);
+        }
+        if !place.fits() || self.make_room(1) == 0 {
+            return None;
+        }
+        let number = self.last_list.checked_add(1)?;
+        let place = self
+            .find
+            .get_key_value(place)
+            .map_or_else(|| Arc::new(place.clone()), |(place, _)| place.clone());
+        let owner =
+            self.owners.get_key_value(witness).map_or_else(|| witness.into(), |(owner, _)| owner.clone());
+        self.insert(List::new(number, place, surface, owner));
+        self.pending.list(number);
+        Some(number)
+    }
+
+    pub(super) fn insert(&mut self, mut list: List) {
+        self.last_list = self.last_list.max(list.number);
+        self.find.entry(list.place.clone()).or_default()[list.surface as usize] = list.number;
+        self.kin.insert(&list.place, list.surface, list.number);
+        let size = list.items.len() + 1;
+        self.size += size;
+        *self.owners.entry(list.owner.clone()).or_default() += size;
+        list.sections =
+            self.authority.as_ref().map(|authority| authority.sections(&list.place)).unwrap_or_default();
+        self.lists.insert(list.number, list);
+    }
+
+    /// Forgets a list, with its items.
+    pub(super) fn remove(&mut self, number: u32) {
+        let Some(list) = self.lists.remove(&number) else { return };
+        if let Some(numbers) = self.find.get_mut(&list.place) {
+            numbers[list.surface as usize] = 0;
+            if numbers.iter().all(|number| *number == 0) {
+                self.find.remove(&list.place);
+            }
+        }
+        self.kin.remove(&list.place, list.surface, number);
+        self.uncount(&list.owner, list.items.len() + 1);
+        self.pending.list(number);
+        self.tidy_pending();
+    }
+
+    /// What was forgotten while nothing could be written must not pile up: what is not there any more is found on disk
+    /// then.
+    pub(super) fn tidy_pending(&mut self) {
+        if self.pending.len() > 2 * self.bounds.all {
+            let lists = &self.lists;
+            self.pending.sweep(
+                |list| lists.contains_key(&list),
+                |(list, name)| lists.get(list).is_some_and(|list| list.items.contains_key(name)),
+            );
+        }
+    }
+
+    pub(super) fn count(&mut self, owner: &Arc<str>) {
+        self.size += 1;
+        *self.owners.entry(owner.clone()).or_default() += 1;
+    }
+
+    pub(super) fn uncount(&mut self, owner: &Arc<str>, size: usize) {
+        self.size -= size;
+        if let Some(count) = self.owners.get_mut(owner) {
+            *count -= size;
+            if *count == 0 {
+                self.owners.remove(owner);
+            }
+        }
+    }
+
+    pub(super) fn standing(&mut self, place: &Place, surface: Surface, name: &str) -> Option<Standing> {
+        let number = self.list_number(place, surface)?;
+        let list = self.lists.get_mut(&number)?;
+        self.clock += 1;
+        list.items.get_mut(name)?.used = self.clock;
+        let list = self.lists.get(&number)?;
+        let (state, classes) = self.judge(list, name, list.items.get(name)?);
+        Some(Standing { state, classes, unsure: list.doubted.is_some() })
+    }
+
+    /// What is thought of an item: by the file that says what is trusted, where there is one.
+    pub(super) fn judge(&self, list: &List, name: &str, item: &Item) -> (State, Classes) {
+        Facts { trusted: self.trusted(list, name, item), ..item.facts() }.judge()
+    }
+
+    /// What of an item is trusted.
+    pub(super) fn trusted<'a>(&'a self, list: &List, name: &str, item: &'a Item) -> Option<Trusted<'a>> {
+        match &self.authority {
+            Some(authority) => authority.trusted(list, name, &item.seen),
+            None => item.facts().trusted,
+        }
+    }
+
+    /// The server has said that a list of it has changed.
+    pub(super) fn doubt(&mut self, endpoint: &Endpoint, surface: Surface) {
+        self.clock += 1;
+        for number in self.kin.of_endpoint(endpoint, surface) {
+            if let Some(list) = self.lists.get_mut(&number) {
+                list.doubted = Some(self.clock);
+                list.pages.forget();
+            }
+        }
+    }
+
+    pub(super) fn is_settled(&self, place: &Place, surface: Surface) -> bool {
+        let list = self.list_number(place, surface).and_then(|number| self.lists.get(&number));
+        list.is_none_or(|list| list.doubted.is_none())
+    }
+
+    pub(super) fn set_authority(&mut self, authority: Option<Arc<Authority>>) {
+        for list in self.lists.values_mut() {
+            list.sections =
+                authority.as_ref().map(|authority| authority.sections(&list.place)).unwrap_or_default();
+            list.pages.forget();
+        }
+        self.authority = authority;
+    }
+
+    pub(super) fn counts(&self) -> Vec<(State, usize)> {
+        let mut counts = State::ALL.map(|state| (state, 0));
+        for list in self.lists.values() {
+            for (name, item) in &list.items {
+                let (state, _) = self.judge(list, name, item);
+                counts[state as usize].1 += 1;
+            }
+        }
+        counts.to_vec()
+    }
+}

@@ -1,0 +1,124 @@
+//! What is trusted of an item that a place shows for the first time: what is trusted of it where the same server shows
+//! it already, so that neither a server that moves nor an agent that names it differently begins anew.
+
+use super::kin::Tie;
+use super::known::Known;
+use super::list::{How, Item, List, Other, Trust};
+use super::state::State;
+use crate::fingerprint::compare;
+use crate::fingerprint::{Fingerprint, Surface};
+
+/// Lists that are looked at, the oldest first. Where there are more, nothing that is new is trusted by first use: a
+/// list that was not looked at may know it.
+const MOST: usize = 256;
+
+/// Lists that may be the same server's.
+pub(super) struct Siblings {
+    lists: Vec<u32>,
+    /// There are more than were looked at.
+    more: bool,
+}
+
+/// An item of a sibling, of which something is trusted.
+struct Sibling<'a> {
+    list: &'a List,
+    item: &'a Item,
+    trusted: &'a Fingerprint,
+    /// How far from the place, less being nearer.
+    distance: [bool; 3],
+    /// What is trusted was shown in the same revision.
+    same_revision: bool,
+    /// What differs from it has changed: it was for the same principal, or is for all.
+    comparable: bool,
+}
+
+impl Known {
+    /// The siblings of a list.
+    pub(super) fn siblings(&self, list: &List) -> Siblings {
+        let mut lists = Vec::new();
+        for number in self.kin.of_server(&list.place.endpoint, list.surface) {
+            if number != list.number && !lists.contains(&number) {
+                if lists.len() == MOST {
+                    return Siblings { lists, more: true };
+                }
+                lists.push(number);
+            }
+        }
+        Siblings { lists, more: false }
+    }
+
+    /// What is trusted of an item that is new in a list.
+    pub(super) fn first_trust(
+        &self,
+        list: &List,
+        name: &str,
+        seen: &Fingerprint,
+        siblings: &Siblings,
+    ) -> Option<Trust> {
+        if self.authority.is_some() {
+            return None;
+        }
+        let lists = siblings.lists.iter().filter_map(|number| self.lists.get(number));
+        let mut known: Vec<Sibling<'_>> =
+            lists.filter_map(|other| Sibling::find(list, other, name)).collect();
+        known.sort_by_key(|sibling| sibling.distance);
+        let approved = known.iter().any(|sibling| sibling.has_approved(list, seen));
+        if let Some(drifted) = known.iter().find(|sibling| !approved && sibling.has_drifted_to(list, seen)) {
+            return Some(drifted.trust());
+        }
+        let is_same =
+            |sibling: &&Sibling<'_>| compare(sibling.trusted, seen, sibling.same_revision).is_empty();
+        if known.iter().any(|sibling| is_same(&sibling)) {
+            return Some(Trust::of_seen(How::Inherited));
+        }
+        if let Some(nearest) = known.iter().find(|sibling| sibling.comparable) {
+            return Some(nearest.trust());
+        }
+        let first = self.trust_first_use && !list.is_known() && !siblings.more;
+        first.then(|| Trust::of_seen(How::FirstUse))
+    }
+
+    /// Whether an operator has blocked this name for a server that may be this one.
+    pub(super) fn is_blocked(&self, list: &List, name: &std::sync::Arc<str>) -> bool {
+        let surface: Surface = list.surface;
+        let ties = || Tie::of_kin(&list.place.endpoint).into_iter();
+        !self.blocks.is_empty() && ties().any(|tie| self.blocks.contains(&(tie, surface, name.clone())))
+    }
+}
+
+impl<'a> Sibling<'a> {
+    fn find(list: &List, other: &'a List, name: &str) -> Option<Sibling<'a>> {
+        let item = other.items.get(name)?;
+        let trusted = item.trust.as_ref()?.trusted(&item.seen);
+        let (here, there) = (&list.place, &other.place);
+        let principal = here.principal == there.principal;
+        let revision = here.revision == there.revision;
+        Some(Sibling {
+            list: other,
+            item,
+            trusted: trusted.fingerprint,
+            distance: [here.endpoint != there.endpoint, !principal, !revision],
+            same_revision: revision && trusted.same_revision,
+            comparable: principal || list.public || other.public,
+        })
+    }
+
+    /// An operator has approved just this at the same endpoint.
+    fn has_approved(&self, list: &List, seen: &Fingerprint) -> bool {
+        let approved = self.item.trust.as_ref().is_some_and(|trust| trust.how == How::Approved);
+        approved && self.list.place.endpoint == list.place.endpoint && self.trusted == seen
+    }
+
+    /// The same endpoint shows just this elsewhere, where it is known to have drifted.
+    fn has_drifted_to(&self, list: &List, seen: &Fingerprint) -> bool {
+        let same = self.list.place.endpoint == list.place.endpoint && self.item.seen == *seen;
+        let facts = super::state::Facts { present: true, blocked: false, ..self.item.facts() };
+        same && facts.judge().0 == State::Drifted
+    }
+
+    /// What is trusted there is what is trusted here, and not what is seen.
+    fn trust(&self) -> Trust {
+        let other = Other { fingerprint: *self.trusted, same_revision: self.same_revision };
+        Trust { how: How::Inherited, other: Some(Box::new(other)) }
+    }
+}
