@@ -18,9 +18,9 @@ use crate::decode::{
     rewrite_head,
 };
 use crate::forward::End;
+use crate::forward::hold::{Content, Held, Hold};
 use crate::forward::reframe::Stream;
 use crate::forward::refuse::{self, Refused};
-use crate::forward::request::{Content, Held, Hold};
 use crate::forward::side::{Reader, Writer};
 use crate::judge::{Answer, Answering, Target};
 use crate::kernel::netns::Netns;

@@ -14,7 +14,7 @@ use crate::decode::{
     Events, Framing, Limits, Media, Method, RequestHead, parse_request, parse_response, sentinel, sse,
 };
 use crate::forward::dial::dial;
-use crate::forward::request::{Held, Hold};
+use crate::forward::hold::{Held, Hold};
 use crate::forward::side::Side;
 use crate::kernel::netns::Netns;
 

@@ -19,8 +19,8 @@ use crate::decode::{
 use crate::fate::Fate;
 use crate::forward::answer::Begun;
 use crate::forward::cancel::{self, Client};
+use crate::forward::hold::{Held, Hold};
 use crate::forward::reframe::Stream;
-use crate::forward::request::{Held, Hold};
 use crate::forward::side::{Reader, Side};
 use crate::forward::task_cancel;
 use crate::judge::digest;

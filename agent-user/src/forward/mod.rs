@@ -8,6 +8,7 @@ pub mod answer;
 pub mod cancel;
 pub mod dial;
 pub mod evidence;
+pub mod hold;
 mod opened;
 pub mod own;
 pub mod reframe;
