@@ -14,7 +14,7 @@ use tracing::debug;
 use crate::decide::policy::Bias;
 use crate::decide::{Guard, Refusal, Rules};
 use crate::decode::{
-    Body, Coding, Framing, Kind, Media, Message, Method, Payload, ResponseHead, decode, mcp, parse_response,
+    Body, Framing, Kind, Media, Message, Method, Payload, ResponseHead, decode, mcp, parse_response,
     rewrite_head,
 };
 use crate::forward::End;
@@ -129,9 +129,9 @@ impl Relay<'_> {
         match head.media {
             _ if self.asked.opened => self.go_on(&head).await?,
             _ if is_empty => self.pass(&head).await?,
-            Media::EventStream if head.coding == Coding::Identity => self.stream(&head).await?,
+            Media::EventStream if head.codings.is_identity() => self.stream(&head).await?,
             _ if !self.asked.has_calls => self.pass(&head).await?,
-            Media::Json | Media::EventStream if head.coding == Coding::Coded => {
+            Media::Json | Media::EventStream if !head.codings.is_identity() => {
                 let guard = Guard::Undecodable("content_coding");
                 self.or_refuse(guard, self.parts.defaults_of(self.conn).undecodable, &head).await?;
             }

@@ -13,9 +13,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::book::Late;
 use crate::decide::stop::Stop;
-use crate::decode::{
-    Coding, Framing, Kind, Media, Message, Method, Payload, decode, find, mcp, parse_response, sse,
-};
+use crate::decode::{Framing, Kind, Media, Message, Method, Payload, decode, find, mcp, parse_response, sse};
 use crate::fate::Fate;
 use crate::forward::answer::Begun;
 use crate::forward::cancel::{self, Client};
@@ -126,7 +124,7 @@ impl Evidence {
                 Ok(Some(head)) => {
                     self.server.reader.buffer.advance(head.len);
                     if head.status >= 200 {
-                        let readable = head.coding == Coding::Identity && !head.tunnel;
+                        let readable = head.codings.is_identity() && !head.tunnel;
                         return if readable {
                             Ok((head.media, head.framing))
                         } else {

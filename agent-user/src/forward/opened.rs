@@ -2,7 +2,7 @@
 //! person. The server's status and headers come too late then, and what it says goes on in that stream.
 
 use crate::decide::{Guard, Refusal};
-use crate::decode::{Coding, Framing, Kind, Limits, Media, Payload, ResponseHead, decode};
+use crate::decode::{Framing, Kind, Limits, Media, Payload, ResponseHead, decode};
 use crate::forward::End;
 use crate::forward::answer::{Edit, Relay};
 use crate::forward::refuse;
@@ -13,7 +13,7 @@ impl Relay<'_> {
     /// the page of an HTTP error, becomes an error of the call.
     pub(super) async fn go_on(&mut self, head: &ResponseHead) -> Result<(), End> {
         let is_empty = matches!(head.framing, Framing::Empty | Framing::Length(0));
-        let media = Some(head.media).filter(|_| head.coding == Coding::Identity && !is_empty);
+        let media = Some(head.media).filter(|_| head.codings.is_identity() && !is_empty);
         let content = match media {
             Some(Media::EventStream) => return self.stream(head).await,
             Some(Media::Json) => match self.whole(head).await? {

@@ -2,7 +2,7 @@
 //!
 //! The first byte of the content decides, not its media type: a type is a claim, and servers exist that ignore it.
 
-use crate::decode::{Body, Coding, Limits, Malformed, Media, RequestHead};
+use crate::decode::{Body, Limits, Malformed, Media, RequestHead};
 use crate::forward::End;
 use crate::forward::hold::{Content, Held, Hold};
 use crate::forward::refuse::CONTINUE;
@@ -39,7 +39,7 @@ pub async fn read(agent: &mut Side, head: &RequestHead, limits: &Limits) -> Resu
         Found::Start(start) => start,
     };
     let is_json = head.media == Media::Json || looks_like_json(start);
-    if head.coding == Coding::Coded {
+    if !head.codings.is_identity() {
         return Ok(if is_json || head.media != Media::Other {
             Reading::Unreadable("content_coding")
         } else {
