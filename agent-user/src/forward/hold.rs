@@ -2,14 +2,16 @@
 
 use std::ops::Range;
 
-use crate::decode::{Body, Framing, Malformed};
+use crate::decide::Guard;
+use crate::decode::coding::{Fault, undo};
+use crate::decode::{Body, Codings, Framing, Limits, Malformed};
 
 /// Where the content of a message lies.
 #[derive(Debug)]
 pub enum Content {
     /// In the buffer.
     InPlace(Range<usize>),
-    /// Taken out of its chunks.
+    /// Taken out of its chunks, or of its codings.
     Joined(Vec<u8>),
 }
 
@@ -20,6 +22,22 @@ impl Content {
             Content::InPlace(range) => &buffer[range.clone()],
             Content::Joined(bytes) => bytes,
         }
+    }
+
+    /// The content out of its codings. What could be read in another way as well, or is over its limit, is not.
+    pub fn undone(self, codings: Codings, buffer: &[u8], limits: &Limits) -> Result<Content, Fault> {
+        if codings.is_identity() {
+            return Ok(self);
+        }
+        undo(codings, self.of(buffer), limits).map(Content::Joined)
+    }
+}
+
+/// Why a content that cannot be taken out of its codings is refused. `limit` is what it may have.
+pub fn guard(fault: Fault, limit: usize) -> Guard {
+    match fault {
+        Fault::Oversized => Guard::Oversized { limit },
+        fault => Guard::Undecodable(fault.label()),
     }
 }
 

@@ -7,7 +7,7 @@ use super::format::Format;
 use super::{Codings, Fault};
 
 /// Bytes that one step gives at most.
-pub(crate) const STEP: usize = 16 * 1024;
+pub const STEP: usize = 16 * 1024;
 
 /// Undoes the codings of one content; make a new one for each message.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ mod tests;
 
 use super::{Limits, Undecodable, decode};
 
-pub use chain::Decoder;
+pub use chain::{Decoder, STEP};
 pub use fault::Fault;
 
 /// Codings that one content may have, one in the other.
@@ -79,7 +79,7 @@ pub fn undo(codings: Codings, coded: &[u8], limits: &Limits) -> Result<Vec<u8>, 
         return Err(Fault::Ambiguous);
     }
     let mut content = Vec::new();
-    for piece in coded.chunks(chain::STEP) {
+    for piece in coded.chunks(STEP) {
         decoder.push(piece);
         while decoder.has_more() {
             decoder.step(&mut content)?;

@@ -1,11 +1,12 @@
-//! A stream of events between two framings: its content is taken out of the server's, held event by event until each is
+//! A stream of events between two framings: its content is taken out of the server's, and out of its codings, held event by event until each is
 //! decided, and leaves in one of ours. So it can be edited, and between two events is where the agent's side always is.
 //!
 //! Does no IO; what a stop needs, to end the one side and to read on from the other, is all here. Chunk extensions and
 //! trailers are dropped (RFC 9112, sections 7.1.1 and 7.1.2).
 
 use crate::decide::Refusal;
-use crate::decode::{Body, Events, Framing, Malformed, Oversized, sse};
+use crate::decode::coding::{Decoder, Fault, STEP};
+use crate::decode::{Body, Codings, Events, Framing, Malformed, Oversized, sse};
 use crate::forward::refuse::{self, Refused};
 use crate::ledger::Call;
 
@@ -18,6 +19,8 @@ const KEPT: usize = 64 * 1024;
 #[derive(Debug)]
 pub struct Stream {
     body: Body,
+    /// For a content that is coded.
+    decoder: Option<Decoder>,
     events: Events,
     limit: usize,
     /// The agent gets chunks; otherwise the stream ends with its connection.
@@ -43,6 +46,15 @@ pub struct Stream {
     told: u32,
 }
 
+/// Why no more can be taken from a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Broken {
+    /// Its framing.
+    Framing(Malformed),
+    /// Its coding.
+    Coding(Fault),
+}
+
 impl Default for Stream {
     /// One that is over before it has begun.
     fn default() -> Stream {
@@ -55,6 +67,7 @@ impl Stream {
     pub fn new(framing: Framing, chunked: bool, limit: usize) -> Stream {
         Stream {
             body: Body::new(framing),
+            decoder: None,
             events: Events::new(limit),
             limit,
             chunked,
@@ -82,6 +95,21 @@ impl Stream {
         self.told
     }
 
+    /// What undoes the codings of a stream with events of at most `limit` bytes; `None` where there are none. No coding
+    /// between them may give much more for one event.
+    pub fn decoder(codings: Codings, limit: usize) -> Result<Option<Decoder>, Fault> {
+        if codings.is_identity() {
+            return Ok(None);
+        }
+        // That an event is over its limit is seen one step later.
+        Decoder::new(codings, limit.saturating_add(STEP)).map(Some)
+    }
+
+    /// What the server says is coded, if there is something to undo it.
+    pub fn decode_with(&mut self, decoder: Option<Decoder>) {
+        self.decoder = decoder;
+    }
+
     /// What the server says goes on in it, in this framing.
     pub fn go_on(&mut self, framing: Framing) {
         self.body = Body::new(framing);
@@ -93,21 +121,41 @@ impl Stream {
         self.waiting
     }
 
-    /// Takes the next bytes from the server up to the end of the stream, and tells how many those were. What comes before
-    /// a fault is taken.
-    pub fn take(&mut self, input: &[u8]) -> Result<usize, Malformed> {
-        let mut at = 0;
-        while at < input.len() && !self.body.is_done() {
-            let step = self.body.advance(&input[at..])?;
-            self.held.extend_from_slice(&input[at..][step.data]);
-            at += step.consumed;
+    /// Takes the next bytes from the server up to the end of the stream, and tells how many those were; of a coded stream
+    /// none, while it [has more](Stream::has_more). What comes before a fault is taken.
+    pub fn take(&mut self, input: &[u8]) -> Result<usize, Broken> {
+        let (mut at, mut framing) = (0, Ok(()));
+        let is_hungry = !self.has_more();
+        while is_hungry && at < input.len() && !self.body.is_done() {
+            match self.body.advance(&input[at..]) {
+                Ok(step) => {
+                    let content = &input[at..][step.data];
+                    match &mut self.decoder {
+                        Some(decoder) => decoder.push(content),
+                        None => self.held.extend_from_slice(content),
+                    }
+                    at += step.consumed;
+                }
+                Err(malformed) => {
+                    framing = Err(malformed);
+                    break;
+                }
+            }
         }
-        Ok(at)
+        if let Some(decoder) = &mut self.decoder {
+            decoder.step(&mut self.held).map_err(Broken::Coding)?;
+        }
+        framing.map(|()| at).map_err(Broken::Framing)
+    }
+
+    /// There is more in what was taken, for [`Stream::take`] to decode.
+    pub fn has_more(&self) -> bool {
+        self.decoder.as_ref().is_some_and(Decoder::has_more)
     }
 
     /// The server has ended the stream in order.
     pub fn is_done(&self) -> bool {
-        self.body.is_done()
+        self.body.is_done() && !self.has_more()
     }
 
     /// An event leaves unread, and its end has not come.
@@ -151,6 +199,9 @@ impl Stream {
     pub fn pass(&mut self) {
         self.decided = self.seen;
         self.whole = false;
+        if let Some(decoder) = &mut self.decoder {
+            decoder.renew();
+        }
     }
 
     /// The event is forwarded with other data.

@@ -1,8 +1,13 @@
 //! Streams in every framing, cut everywhere.
 
+use std::io::Write as _;
 use std::sync::Arc;
 
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
 use super::*;
+use crate::decode::{Method, parse_response};
 use crate::forward::refuse::tests::call;
 
 const LIMIT: usize = 1 << 20;
@@ -12,9 +17,14 @@ fn chunks(content: &[u8], size: usize) -> Vec<u8> {
     chunks.chain(refuse::LAST_CHUNK.iter().copied()).collect()
 }
 
-/// Decides each event by its data, once it is whole. What leaves then.
+/// Takes all of the input. What leaves then.
 fn turn(stream: &mut Stream, input: &[u8]) -> Vec<u8> {
     assert_eq!(stream.take(input), Ok(input.len()));
+    decide(stream)
+}
+
+/// Decides each event by its data, once it is whole. What leaves then.
+fn decide(stream: &mut Stream) -> Vec<u8> {
     while stream.has_event().unwrap() {
         assert!(stream.has_event().unwrap(), "until it is decided");
         match &*sse::fields(stream.event()).data {
@@ -130,7 +140,7 @@ fn trailers_end_with_the_stream() {
 fn faults_come_after_what_was_before_them() {
     let mut stream = Stream::new(Framing::Chunked, false, LIMIT);
     let fault = stream.take(&[&*refuse::chunk(b"data: a\n\n"), b"x"].concat());
-    assert_eq!(fault, Err(Malformed::ChunkSize));
+    assert_eq!(fault, Err(Broken::Framing(Malformed::ChunkSize)));
     assert_eq!(stream.has_event(), Ok(true));
     stream.pass();
     assert_eq!(sent(&mut stream), b"data: a\n\n");
@@ -223,4 +233,110 @@ fn what_a_server_says_goes_on_in_a_stream_of_ours() {
     assert_eq!(turn(&mut stream, b"data: 1\n\n\n"), b"a\n\r\na\r\ndata: 1\n\n\n\r\n");
     assert!(stream.is_done());
     assert_eq!((stream.next_progress(), stream.next_progress()), (1, 2));
+}
+
+/// A stream of that coding, in a framing of its own.
+fn coded(framing: Framing, coding: &str, limit: usize) -> Stream {
+    let mut stream = Stream::new(framing, false, limit);
+    stream.decode_with(decoder(coding, limit).unwrap());
+    stream
+}
+
+fn decoder(coding: &str, limit: usize) -> Result<Option<Decoder>, Fault> {
+    let head = format!("HTTP/1.1 200 OK\r\nContent-Encoding: {coding}\r\n\r\n");
+    let head = parse_response(head.as_bytes(), 4096, Method::Post).unwrap().unwrap();
+    Stream::decoder(head.codings, limit)
+}
+
+/// Each part in gzip, flushed, and the end.
+fn gzip(parts: &[&[u8]]) -> Vec<Vec<u8>> {
+    let mut writer = GzEncoder::new(Vec::new(), Compression::default());
+    let mut pieces: Vec<Vec<u8>> = Vec::new();
+    for part in parts {
+        writer.write_all(part).unwrap();
+        writer.flush().unwrap();
+        pieces.push(std::mem::take(writer.get_mut()));
+    }
+    pieces.push(writer.finish().unwrap());
+    pieces
+}
+
+/// Takes all of it and decides each event, until nothing more comes of it.
+fn turns(stream: &mut Stream, input: &[u8]) -> Result<Vec<u8>, Broken> {
+    let (mut at, mut got) = (0, Vec::new());
+    while at < input.len() || stream.has_more() {
+        at += stream.take(&input[at..])?;
+        got.extend(decide(stream));
+    }
+    Ok(got)
+}
+
+#[test]
+fn events_leave_a_coding_as_they_are_flushed() {
+    let events =
+        [&b"data: a\n\n"[..], b"id: 1\ndata: drop\n\n", b"data: edit\ndata: this\n\n", b"data: half"];
+    let expect = ["data: a\n\n", "id: 1\ndata: \n\n", "data: {\"edited\":true}\n\n", "", ""];
+    let pieces = gzip(&events);
+    for (framing, size) in [(Framing::UntilClose, 1), (Framing::Chunked, 1), (Framing::Chunked, 1000)] {
+        let mut stream = coded(framing, "gzip", LIMIT);
+        for (piece, expect) in pieces.iter().zip(expect) {
+            let input = match framing {
+                Framing::Chunked => piece.chunks(size).flat_map(refuse::chunk).collect(),
+                _ => piece.clone(),
+            };
+            let mut got = Vec::new();
+            for byte in input.chunks(size) {
+                got.extend(turns(&mut stream, byte).unwrap());
+            }
+            assert_eq!(String::from_utf8_lossy(&got), expect, "{framing:?} {size}");
+        }
+        assert_eq!(stream.undecided(), 10);
+    }
+}
+
+#[test]
+fn a_coding_gives_no_more_than_a_step_at_a_time_and_none_for_one_event_than_an_event_has() {
+    let event = [b"data: ", &*vec![b'x'; 99_000], b"\n\n"].concat();
+    let whole = gzip(&[&event.repeat(30)]).concat();
+    let mut stream = coded(Framing::Length(whole.len() as u64), "gzip", 100_000);
+    assert_eq!(stream.take(&whole), Ok(whole.len()));
+    assert!(stream.undecided() <= STEP && stream.has_more() && !stream.is_done());
+    assert_eq!(turns(&mut stream, b"").map(|got| got.len()), Ok(30 * event.len()));
+    assert!(stream.is_done());
+
+    let bomb = gzip(&[&vec![b'x'; 1 << 20]]).concat();
+    let mut stream = coded(Framing::UntilClose, "gzip", 100_000);
+    let mut input = &*bomb;
+    while stream.has_event() == Ok(false) {
+        input = &input[stream.take(input).unwrap()..];
+    }
+    assert_eq!(stream.has_event(), Err(Oversized));
+    assert!(stream.undecided() <= 100_000 + STEP);
+
+    let twice = gzip(&[&[&b"\x1f\x8b\x08\x08\0\0\0\0\0\0"[..], &[b'a'; 1 << 20]].concat()]).concat();
+    let mut stream = coded(Framing::UntilClose, "gzip, gzip", 100_000);
+    assert_eq!(turns(&mut stream, &twice), Err(Broken::Coding(Fault::Oversized)));
+}
+
+#[test]
+fn a_coding_that_breaks_gives_what_was_before() {
+    let pieces = gzip(&[b"data: a\n\n"]);
+    let mut stream = coded(Framing::UntilClose, "gzip", LIMIT);
+    assert_eq!(turns(&mut stream, &pieces[0]).unwrap(), b"data: a\n\n");
+    assert_eq!(turns(&mut stream, b"\xff\xff"), Err(Broken::Coding(Fault::Corrupt)));
+    let mut stream = coded(Framing::UntilClose, "gzip", LIMIT);
+    turns(&mut stream, &pieces.concat()).unwrap();
+    assert_eq!(stream.take(b"data: b\n\n"), Err(Broken::Coding(Fault::Trailing)));
+    assert_eq!(decoder("x", LIMIT).err(), Some(Fault::Unknown));
+    assert!(decoder("identity", LIMIT).unwrap().is_none());
+}
+
+#[test]
+fn a_stop_reads_on_in_the_middle_of_a_coding() {
+    let pieces = gzip(&[b"data: a\n\ndata: la", b"te\n\n"]);
+    let mut stream = coded(Framing::UntilClose, "gzip", LIMIT);
+    assert_eq!(turns(&mut stream, &pieces[0]).unwrap(), b"data: a\n\n");
+    assert!(!ending(&mut stream).contains("data: la"));
+    stream.take(&pieces[1]).unwrap();
+    assert_eq!((stream.has_event(), stream.event()), (Ok(true), &b"data: late\n\n"[..]));
 }
