@@ -222,6 +222,8 @@ mod tests {
 
     use flate2::Compression;
     use flate2::write::GzEncoder;
+    use tokio::io::AsyncWriteExt as _;
+    use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
 
@@ -293,6 +295,30 @@ mod tests {
         assert_eq!(found("x", &coded, 1), (Err(Fault::Unknown), 4));
         assert_eq!(found("gzip, gzip", &coded, 1).0, Err(Fault::Corrupt));
         assert_eq!(found("gzip", &coded[..12], 1), (Ok([0xff; 4]), 12));
+
+        let mut writer = GzEncoder::new(Vec::new(), Compression::default());
+        writer.write_all(&[b'{'; 5 << 20]).unwrap();
+        assert_eq!(
+            found("gzip", &writer.finish().unwrap(), usize::MAX).0,
+            Ok([b'{'; 4]),
+            "no more is decoded"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_coding_without_content_is_not_held_for_ever() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (near, far) = tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
+        let (mut side, mut far) = (Side::new(near.unwrap()), far.unwrap().0);
+        let head = b"POST / HTTP/1.1\r\nContent-Encoding: gzip\r\nContent-Length: 9000\r\n\r\n";
+        let name = [&b"\x1f\x8b\x08\x08\0\0\0\0\0\0"[..], &[b'a'; 2000]].concat();
+        far.write_all(&[&head[..], &name].concat()).await.unwrap();
+        far.shutdown().await.unwrap();
+        side.reader.fill().await.unwrap();
+        let parsed = crate::decode::parse_request(&side.reader.buffer, 4096).unwrap().unwrap();
+        let limits = Limits { message: 1000, ..Limits::default() };
+        let reading = read(&mut side, &parsed, &limits).await;
+        assert!(matches!(reading, Ok(Reading::Oversized)), "{reading:?}");
     }
 
     #[test]

@@ -114,3 +114,34 @@ impl Layer {
         if self.given > limit { Err(Fault::Oversized) } else { Ok(done.written) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+
+    use super::*;
+
+    #[test]
+    fn little_is_held_between_two_codings() {
+        let gzip = |content: &[u8]| {
+            let mut writer = GzEncoder::new(Vec::new(), Compression::default());
+            writer.write_all(content).unwrap();
+            writer.finish().unwrap()
+        };
+        let mut codings = Codings::default();
+        codings.read(b"gzip, gzip");
+        let mut decoder = Decoder::new(codings, usize::MAX).unwrap();
+        decoder.push(&gzip(&gzip(&[0; 8 << 20]).repeat(20)));
+        let mut content = Vec::new();
+        while decoder.has_more() {
+            decoder.step(&mut content).unwrap();
+            content.clear();
+            let [_, inner] = &decoder.layers[..] else { panic!("two layers") };
+            assert!(inner.input.len() <= STEP, "{}", inner.input.len());
+        }
+        decoder.finish().unwrap();
+    }
+}

@@ -384,3 +384,18 @@ fn who_wants_no_identity_says_so() {
     check(&["*;q=0", "identity"], false);
     check(&[], false);
 }
+
+#[test]
+fn whatever_is_changed_nothing_panics_and_no_limit_is_passed() {
+    let content = text(600);
+    for way in WAYS {
+        let coded = way.whole(&content);
+        for (at, bit) in (0..coded.len()).flat_map(|at| (0..8).map(move |bit| (at, bit))) {
+            let mut changed = coded.clone();
+            changed[at] ^= 1 << bit;
+            if let Ok(content) = undo(codings(way.token()), &changed, &LIMITS) {
+                assert!(content.len() <= LIMITS.message);
+            }
+        }
+    }
+}
