@@ -54,8 +54,9 @@ impl Caught {
 /// What is kept of an answer that came after the stop.
 #[derive(Clone, Debug, Serialize)]
 pub struct Late {
+    /// Of the JSON text that brought it, out of any content coding.
     pub bytes: usize,
-    /// SHA-256 of the JSON-RPC message.
+    /// SHA-256 of that text.
     pub digest: String,
     /// It says that the call failed.
     pub is_error: bool,

@@ -5,6 +5,7 @@
 mod agents;
 mod approvals;
 mod causes;
+mod codings;
 mod fates;
 mod honest;
 mod hostile;

@@ -1,6 +1,7 @@
 //! The headers of one head, read once: what frames the body, what it is, and what MCP says in them.
 
 use super::Malformed;
+use super::coding::Codings;
 use super::head::{Framing, Span, Version};
 
 /// What `Content-Type` says. A hint only: servers differ in how they match it, so anything that names JSON is `Json`
@@ -16,16 +17,6 @@ pub enum Media {
     EventStream,
     /// Anything else.
     Other,
-}
-
-/// What `Content-Encoding` says.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Coding {
-    /// The body is as it is.
-    #[default]
-    Identity,
-    /// One coding or several.
-    Coded,
 }
 
 /// Headers of MCP and the bearer token. They are claims: the body decides, see [`mismatch`](super::mcp::mismatch).
@@ -50,7 +41,7 @@ pub(super) struct Fields {
     /// `None`: neither `Content-Length` nor `Transfer-Encoding`.
     pub(super) framing: Option<Framing>,
     pub(super) media: Media,
-    pub(super) coding: Coding,
+    pub(super) codings: Codings,
     /// `Content-Type` names a charset other than UTF-8 (or its subset ASCII).
     pub(super) foreign_charset: bool,
     pub(super) expect_continue: bool,
@@ -73,7 +64,7 @@ impl Fields {
         let mut fields = Self {
             framing: None,
             media: Media::None,
-            coding: Coding::Identity,
+            codings: Codings::default(),
             foreign_charset: false,
             expect_continue: false,
             upgrade: false,
@@ -89,7 +80,7 @@ impl Fields {
                 Name::ContentLength => fields.length(value)?,
                 Name::TransferEncoding => fields.transfer_encoding(value, of.version)?,
                 Name::ContentType => fields.content_type(value),
-                Name::ContentEncoding => fields.content_encoding(value),
+                Name::ContentEncoding => fields.codings.read(value),
                 Name::Host if fields.host.is_some() => return Err(Malformed::RepeatedHost),
                 Name::Host => fields.host = Some(span),
                 Name::Expect => fields.expect_continue |= value.eq_ignore_ascii_case(b"100-continue"),
@@ -151,12 +142,6 @@ impl Fields {
         // Of several headers the one that we look into counts.
         if matches!((self.media, media), (Media::None | Media::Other, _) | (_, Media::Json)) {
             self.media = media;
-        }
-    }
-
-    fn content_encoding(&mut self, value: &[u8]) {
-        if !value.is_empty() && !value.eq_ignore_ascii_case(b"identity") {
-            self.coding = Coding::Coded;
         }
     }
 

@@ -5,8 +5,9 @@
 
 use std::ops::Range;
 
+use super::coding::Codings;
 use super::fields::{Fields, Syntax};
-use super::{Coding, Malformed, McpHeaders, Media};
+use super::{Malformed, McpHeaders, Media};
 
 /// Headers that one head may have.
 pub const MAX_HEADERS: usize = 100;
@@ -75,7 +76,7 @@ pub struct RequestHead {
     /// What the body is said to be.
     pub media: Media,
     /// How the body is coded.
-    pub coding: Coding,
+    pub codings: Codings,
     /// `Content-Type` names a charset other than UTF-8: the content is other text than its bytes look like.
     pub foreign_charset: bool,
     /// The agent waits for `100 Continue` before it sends the body.
@@ -106,7 +107,7 @@ pub struct ResponseHead {
     /// What the body is said to be.
     pub media: Media,
     /// How the body is coded.
-    pub coding: Coding,
+    pub codings: Codings,
     /// The connection stays open after this exchange, as far as the server is concerned.
     pub keep_alive: bool,
 }
@@ -132,7 +133,7 @@ pub fn parse_request(input: &[u8], limit: usize) -> Result<Option<RequestHead>, 
         version,
         framing: fields.framing.unwrap_or(Framing::Empty),
         media: fields.media,
-        coding: fields.coding,
+        codings: fields.codings,
         foreign_charset: fields.foreign_charset,
         expect_continue: fields.expect_continue,
         upgrade: fields.upgrade,
@@ -172,7 +173,7 @@ pub fn parse_response(
         framing,
         tunnel,
         media: fields.media,
-        coding: fields.coding,
+        codings: fields.codings,
         keep_alive: fields.keep_alive && framing != Framing::UntilClose && !tunnel,
     }))
 }
@@ -309,7 +310,8 @@ mod tests {
             (head.method, head.version, head.framing),
             (Method::Post, Version::Http11, Framing::Length(12))
         );
-        assert_eq!((head.media, head.coding), (Media::Json, Coding::Coded));
+        assert_eq!(head.media, Media::Json);
+        assert!(!head.codings.is_identity());
         assert_eq!(head.target.of(text.as_bytes()), b"/mcp?x=1");
         assert!(head.expect_continue && head.keep_alive && !head.upgrade && !head.foreign_charset);
         assert_eq!(of(head.host).as_deref(), Some("tools.internal:80"));

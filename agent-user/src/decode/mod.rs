@@ -3,11 +3,12 @@
 //! Pure: no IO, no clock, no locks; every input may be hostile and none may panic. Need-more is not an error. What
 //! two parsers could read differently is an error with a name, and what the caller does with it is policy.
 //!
-//! In the order in which bytes pass: [`mod@sniff`], [`head`], [`body`], [`sse`], [`jsonrpc`], [`mcp`]. What only some
+//! In the order in which bytes pass: [`mod@sniff`], [`head`], [`body`], [`coding`], [`sse`], [`jsonrpc`], [`mcp`]. What only some
 //! configurations look for: [`headers`], [`find`], [`trace`], [`a2a`]. For a content that was edited: [`rewrite_head`].
 
 pub mod a2a;
 pub mod body;
+pub mod coding;
 mod fields;
 pub mod find;
 pub mod head;
@@ -30,7 +31,8 @@ pub mod trace;
 mod undecodable;
 
 pub use body::{Advance, Body};
-pub use fields::{Coding, McpHeaders, Media};
+pub use coding::Codings;
+pub use fields::{McpHeaders, Media};
 pub use head::{Framing, Method, RequestHead, ResponseHead, Span, Version};
 pub use head::{parse_request, parse_response};
 pub use headers::Headers;

@@ -4,7 +4,7 @@
 use super::Framing;
 use super::headers::lines;
 
-/// The head for a content framed like that. `head` is a whole head that was parsed before: of a request or a response.
+/// The head for a content framed like that, in no coding. `head` is a whole head that was parsed before: of a request or a response.
 /// To be read up to the end of the connection, the head says that it is closed.
 pub fn rewrite_head(head: &[u8], framing: Framing) -> Vec<u8> {
     let added = match framing {
@@ -41,15 +41,17 @@ pub fn replace_values(head: &[u8], value: impl Fn(&[u8], &[u8]) -> Option<Vec<u8
 }
 
 /// What frames a content, or is true of its very bytes (RFC 9110, section 8; RFC 9530; RFC 3230).
-const OF_CONTENT: [&str; 8] = [
+const OF_CONTENT: [&str; 10] = [
     "content-length",
     "transfer-encoding",
+    "content-encoding",
     "trailer",
     "etag",
     "digest",
     "content-digest",
     "repr-digest",
     "content-md5",
+    "accept-ranges",
 ];
 /// What speaks of the life of the connection (RFC 9112, section 9; RFC 2068, section 19.7.1).
 const OF_CONNECTION: [&str; 2] = ["connection", "keep-alive"];
@@ -83,9 +85,11 @@ mod tests {
     fn what_was_true_of_the_old_content_goes_and_the_rest_stays() {
         check(
             "HTTP/1.1 200 OK\r\nX-A:  1 \r\ncontent-LENGTH: 5\r\nETag: \"x\"\r\nx-a: 2\r\nDigest: a\r\n\
-             Content-Digest: b\r\nrepr-digest: c\r\nContent-MD5: d\r\nContent-Type: application/json\r\n\r\n",
+             Content-Digest: b\r\nrepr-digest: c\r\nContent-MD5: d\r\nContent-Encoding: gzip\r\nAccept-Ranges: bytes\r\n\
+             Vary: Accept-Encoding\r\nContent-Type: application/json\r\n\r\n",
             Framing::Length(17),
-            "HTTP/1.1 200 OK\r\nX-A:  1 \r\nx-a: 2\r\nContent-Type: application/json\r\nContent-Length: 17\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nX-A:  1 \r\nx-a: 2\r\nVary: Accept-Encoding\r\nContent-Type: application/json\r\n\
+             Content-Length: 17\r\n\r\n",
         );
         check(
             "HTTP/1.1 200\r\nTransfer-Encoding: chunked\r\nTrailer: x\r\nConnection: keep-alive\r\n\r\n",

@@ -14,13 +14,13 @@ use tracing::debug;
 use crate::decide::policy::Bias;
 use crate::decide::{Guard, Refusal, Rules};
 use crate::decode::{
-    Body, Coding, Framing, Kind, Media, Message, Method, Payload, ResponseHead, decode, mcp, parse_response,
+    Body, Framing, Kind, Media, Message, Method, Payload, ResponseHead, decode, mcp, parse_response,
     rewrite_head,
 };
 use crate::forward::End;
+use crate::forward::hold::{self, Content, Held, Hold};
 use crate::forward::reframe::Stream;
 use crate::forward::refuse::{self, Refused};
-use crate::forward::request::{Content, Held, Hold};
 use crate::forward::side::{Reader, Writer};
 use crate::judge::{Answer, Answering, Target};
 use crate::kernel::netns::Netns;
@@ -129,12 +129,8 @@ impl Relay<'_> {
         match head.media {
             _ if self.asked.opened => self.go_on(&head).await?,
             _ if is_empty => self.pass(&head).await?,
-            Media::EventStream if head.coding == Coding::Identity => self.stream(&head).await?,
+            Media::EventStream if head.codings.is_identity() || self.is_mcp() => self.stream(&head).await?,
             _ if !self.asked.has_calls => self.pass(&head).await?,
-            Media::Json | Media::EventStream if head.coding == Coding::Coded => {
-                let guard = Guard::Undecodable("content_coding");
-                self.or_refuse(guard, self.parts.defaults_of(self.conn).undecodable, &head).await?;
-            }
             Media::Json => self.hold(&head).await?,
             _ => self.pass(&head).await?,
         }
@@ -227,10 +223,9 @@ impl Relay<'_> {
 
     /// Holds a JSON answer until it is whole and decided.
     async fn hold(&mut self, head: &ResponseHead) -> Result<(), End> {
-        let Some((content, len)) = self.whole(head).await? else {
-            let limit = self.parts.limits.message;
-            let bias = self.parts.defaults_of(self.conn).oversized;
-            return self.or_refuse(Guard::Oversized { limit }, bias, head).await;
+        let (content, len) = match self.whole(head).await? {
+            Ok(whole) => whole,
+            Err(guard) => return self.or_refuse(guard, head).await,
         };
         let rules = self.rules();
         let edit = self.edit(&rules, content.of(&self.server.buffer), head.status).await;
@@ -249,21 +244,26 @@ impl Relay<'_> {
         Ok(())
     }
 
-    /// Waits until a JSON answer is whole: its content, and its length with the head. `None`: it is over its limit.
-    pub(super) async fn whole(&mut self, head: &ResponseHead) -> Result<Option<(Content, usize)>, End> {
-        let mut hold = Hold::new(head.framing, head.len, self.parts.limits.message);
-        loop {
-            match hold.advance(&self.server.buffer).map_err(End::Malformed)? {
-                Held::Done(content) => return Ok(Some((content, hold.at))),
+    /// Waits until a JSON answer is whole: its content without codings, and its length with the head; or why it cannot be
+    /// read.
+    pub(super) async fn whole(
+        &mut self,
+        head: &ResponseHead,
+    ) -> Result<Result<(Content, usize), Guard>, End> {
+        let limits = self.parts.limits;
+        let mut held = Hold::new(head.framing, head.len, limits.message);
+        let content = loop {
+            match held.advance(&self.server.buffer).map_err(End::Malformed)? {
+                Held::Done(content) => break content,
                 Held::More(expected) => match self.more(expected).await {
-                    Err(End::ServerClosed) if head.framing == Framing::UntilClose => {
-                        return Ok(Some((hold.content(), hold.at)));
-                    }
+                    Err(End::ServerClosed) if head.framing == Framing::UntilClose => break held.content(),
                     result => result?,
                 },
-                Held::Oversized => return Ok(None),
+                Held::Oversized => return Ok(Err(Guard::Oversized { limit: limits.message })),
             }
-        }
+        };
+        let content = content.undone(head.codings, &self.server.buffer, &limits);
+        Ok(content.map(|content| (content, held.at)).map_err(|fault| hold::guard(fault, limits.message)))
     }
 
     /// Decides one JSON text: the content of an answer, or the data of an event. What it answers is off the ledger then,
@@ -334,10 +334,13 @@ impl Relay<'_> {
     }
 
     /// What becomes of an answer that cannot be decided: passed unread where the operator chose so, else replaced.
-    async fn or_refuse(&mut self, guard: Guard, bias: Bias, head: &ResponseHead) -> Result<(), End> {
-        match bias {
-            Bias::Allow => self.pass(head).await,
-            Bias::Deny => Err(self.refuse(&Refusal::Guard(guard), Some(head.status)).await),
+    pub(super) async fn or_refuse(&mut self, guard: Guard, head: &ResponseHead) -> Result<(), End> {
+        let defaults = self.parts.defaults_of(self.conn);
+        let is_oversized = matches!(guard, Guard::Oversized { .. });
+        match if is_oversized { defaults.oversized } else { defaults.undecodable } {
+            // In a stream that is open nothing can be passed unread.
+            Bias::Allow if !self.asked.opened => self.pass(head).await,
+            _ => Err(self.refuse(&Refusal::Guard(guard), Some(head.status)).await),
         }
     }
 

@@ -14,7 +14,7 @@ use crate::decode::{
     Events, Framing, Limits, Media, Method, RequestHead, parse_request, parse_response, sentinel, sse,
 };
 use crate::forward::dial::dial;
-use crate::forward::request::{Held, Hold};
+use crate::forward::hold::{Held, Hold};
 use crate::forward::side::Side;
 use crate::kernel::netns::Netns;
 
@@ -154,6 +154,9 @@ async fn read_reply(side: &mut Side, limits: &Limits) -> io::Result<Reply> {
             },
         }
     };
+    let limits = Limits { message: LONGEST, ..*limits };
+    let content = content.undone(head.codings, &side.reader.buffer, &limits);
+    let content = content.map_err(|fault| invalid(fault.label()))?;
     let bytes = content.of(&side.reader.buffer);
     let text = if head.media == Media::EventStream { last_event(bytes) } else { bytes.to_vec() };
     Ok(Reply { status: head.status, text: String::from_utf8_lossy(&text).into_owned() })

@@ -2,25 +2,27 @@
 //!
 //! The server is told in the protocol of the call: `notifications/cancelled` up to MCP 2025-11-25, where closing a
 //! connection says nothing; closing it in MCP 2026-07-28, where that is the cancel. Where it may still answer we
-//! read on for a while: the late answer is evidence, and never reaches the agent.
+//! read on for a while: the late answer is evidence, and never reaches the agent. Its size and digest are those of the
+//! JSON text, out of any coding.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Buf;
 use jiff::Timestamp;
+use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 
 use crate::book::Late;
 use crate::decide::stop::Stop;
 use crate::decode::{
-    Coding, Framing, Kind, Media, Message, Method, Payload, decode, find, mcp, parse_response, sse,
+    Framing, Kind, Media, Message, Method, Payload, ResponseHead, decode, find, mcp, parse_response, sse,
 };
 use crate::fate::Fate;
 use crate::forward::answer::Begun;
 use crate::forward::cancel::{self, Client};
+use crate::forward::hold::{Held, Hold};
 use crate::forward::reframe::Stream;
-use crate::forward::request::{Held, Hold};
 use crate::forward::side::{Reader, Side};
 use crate::forward::task_cancel;
 use crate::judge::digest;
@@ -110,28 +112,26 @@ impl Evidence {
             Begun::Partial => return Heard::Unreadable,
             Begun::Stream => {}
             Begun::Nothing => match self.head().await {
-                Ok((Media::EventStream, framing)) => {
-                    self.stream = Stream::new(framing, false, self.parts.limits.event);
+                Ok(head) if head.media == Media::EventStream => {
+                    let limit = self.parts.limits.event;
+                    let Ok(decoder) = Stream::decoder(head.codings, limit) else { return Heard::Unreadable };
+                    self.stream = Stream::new(head.framing, false, limit);
+                    self.stream.decode_with(decoder);
                 }
-                Ok((_, framing)) => return self.one(framing).await,
+                Ok(head) => return self.one(&head).await,
                 Err(heard) => return heard,
             },
         }
         self.events().await
     }
 
-    async fn head(&mut self) -> Result<(Media, Framing), Heard> {
+    async fn head(&mut self) -> Result<ResponseHead, Heard> {
         loop {
             match parse_response(&self.server.reader.buffer, self.parts.limits.header, Method::Post) {
                 Ok(Some(head)) => {
                     self.server.reader.buffer.advance(head.len);
                     if head.status >= 200 {
-                        let readable = head.coding == Coding::Identity && !head.tunnel;
-                        return if readable {
-                            Ok((head.media, head.framing))
-                        } else {
-                            Err(Heard::Unreadable)
-                        };
+                        return if head.tunnel { Err(Heard::Unreadable) } else { Ok(head) };
                     }
                 }
                 Ok(None) if more(&mut self.server.reader).await => {}
@@ -141,15 +141,19 @@ impl Evidence {
         }
     }
 
-    async fn one(&mut self, framing: Framing) -> Heard {
-        let mut hold = Hold::new(framing, 0, self.parts.limits.message);
+    async fn one(&mut self, head: &ResponseHead) -> Heard {
+        let limits = self.parts.limits;
+        let mut hold = Hold::new(head.framing, 0, limits.message);
         loop {
             let content = match hold.advance(&self.server.reader.buffer) {
                 Ok(Held::Done(content)) => content,
                 Ok(Held::More(_)) if more(&mut self.server.reader).await => continue,
-                Ok(Held::More(_)) if framing == Framing::UntilClose => hold.content(),
+                Ok(Held::More(_)) if head.framing == Framing::UntilClose => hold.content(),
                 Ok(Held::More(_)) => return Heard::End,
                 Ok(Held::Oversized) | Err(_) => return Heard::Unreadable,
+            };
+            let Ok(content) = content.undone(head.codings, &self.server.reader.buffer, &limits) else {
+                return Heard::Unreadable;
             };
             let bytes = content.of(&self.server.reader.buffer).to_vec();
             return self.take(&bytes);
@@ -170,7 +174,9 @@ impl Evidence {
                 }
                 Ok(false) if self.stream.is_done() => break,
                 Ok(false) => {
-                    if self.server.reader.buffer.is_empty() && !more(&mut self.server.reader).await {
+                    if self.stream.has_more() {
+                        yield_now().await;
+                    } else if self.server.reader.buffer.is_empty() && !more(&mut self.server.reader).await {
                         break;
                     }
                     let Ok(taken) = self.stream.take(&self.server.reader.buffer) else {

@@ -1,13 +1,14 @@
 //! Moving bytes between an agent and its server.
 //!
 //! The content of what is allowed is forwarded byte for byte, unless it is edited; streams of events get a framing of
-//! our own. A request is held until it is decided; a refused one has put no byte on the server's connection. Only
+//! our own, and lose their codings. A request is held until it is decided; a refused one has put no byte on the server's connection. Only
 //! [`refuse`] writes answers of our own to an agent, and only [`cancel`] messages of our own to a server.
 
 pub mod answer;
 pub mod cancel;
 pub mod dial;
 pub mod evidence;
+pub mod hold;
 mod opened;
 pub mod own;
 pub mod reframe;

@@ -1,8 +1,8 @@
 //! An answer in a stream that was begun before there was one: the agent was told for a while that its call waits for a
 //! person. The server's status and headers come too late then, and what it says goes on in that stream.
 
-use crate::decide::{Guard, Refusal};
-use crate::decode::{Coding, Framing, Kind, Limits, Media, Payload, ResponseHead, decode};
+use crate::decide::Refusal;
+use crate::decode::{Framing, Kind, Limits, Media, Payload, ResponseHead, decode};
 use crate::forward::End;
 use crate::forward::answer::{Edit, Relay};
 use crate::forward::refuse;
@@ -13,17 +13,12 @@ impl Relay<'_> {
     /// the page of an HTTP error, becomes an error of the call.
     pub(super) async fn go_on(&mut self, head: &ResponseHead) -> Result<(), End> {
         let is_empty = matches!(head.framing, Framing::Empty | Framing::Length(0));
-        let media = Some(head.media).filter(|_| head.coding == Coding::Identity && !is_empty);
+        let media = Some(head.media).filter(|_| !is_empty);
         let content = match media {
             Some(Media::EventStream) => return self.stream(head).await,
             Some(Media::Json) => match self.whole(head).await? {
-                Some((content, _)) => content.of(&self.server.buffer).to_vec(),
-                None => {
-                    let limit = self.parts.limits.message;
-                    return Err(self
-                        .refuse(&Refusal::Guard(Guard::Oversized { limit }), Some(head.status))
-                        .await);
-                }
+                Ok((content, _)) => content.of(&self.server.buffer).to_vec(),
+                Err(guard) => return Err(self.refuse(&Refusal::Guard(guard), Some(head.status)).await),
             },
             _ => Vec::new(),
         };

@@ -1,11 +1,12 @@
 //! Reading a request of an agent: whole, where it could be a JSON-RPC message, and only its head where it cannot.
 //!
-//! The first byte of the content decides, not its media type: a type is a claim, and servers exist that ignore it.
+//! The first byte of the content decides, out of its codings, not its media type: a type is a claim, and servers exist
+//! that ignore it.
 
-use std::ops::Range;
-
-use crate::decode::{Body, Coding, Framing, Limits, Malformed, Media, RequestHead};
+use crate::decode::coding::{Decoder, Fault};
+use crate::decode::{Body, Limits, Malformed, Media, RequestHead};
 use crate::forward::End;
+use crate::forward::hold::{Content, Held, Hold};
 use crate::forward::refuse::CONTINUE;
 use crate::forward::side::Side;
 
@@ -21,63 +22,58 @@ pub enum Reading {
     Head,
     /// A JSON text larger than the limit.
     Oversized,
-    /// Perhaps JSON, in a form that is not undone; the label says which.
+    /// Perhaps JSON, in a form that is not undone or not read alike by everybody; the label says which.
     Unreadable(&'static str),
-}
-
-/// Where the content of a message lies.
-#[derive(Debug)]
-pub enum Content {
-    /// In the buffer.
-    InPlace(Range<usize>),
-    /// Taken out of its chunks.
-    Joined(Vec<u8>),
-}
-
-impl Content {
-    /// The content's bytes.
-    pub fn of<'a>(&'a self, buffer: &'a [u8]) -> &'a [u8] {
-        match self {
-            Content::InPlace(range) => &buffer[range.clone()],
-            Content::Joined(bytes) => bytes,
-        }
-    }
 }
 
 /// Reads on from a head that is complete at the start of the agent's buffer.
 pub async fn read(agent: &mut Side, head: &RequestHead, limits: &Limits) -> Result<Reading, End> {
     let mut asked = !head.expect_continue;
-    let mut opening = Opening::new(head);
+    let mut opening = Opening::new(head, limits);
     let opening = loop {
         match opening.advance(&agent.reader.buffer).map_err(End::Malformed)? {
             Some(found) => break found,
+            // A coding can have much that is no content, such as a name in its header.
+            None if opening.at - head.len > limits.message => return Ok(Reading::Oversized),
             None => more(agent, &mut asked, 0).await?,
         }
     };
-    let start = match opening {
+    let (raw, start) = match opening {
         Found::Nothing(len) => return Ok(Reading::Whole { len, content: Content::InPlace(len..len) }),
-        Found::Start(start) => start,
+        Found::Start { raw, content: Ok(start) } => (raw, start),
+        Found::Start { raw, content: Err(fault) } => {
+            let may_be_json = looks_like_json(raw) || head.media != Media::Other;
+            return Ok(if may_be_json { Reading::of(fault) } else { Reading::Head });
+        }
     };
     let is_json = head.media == Media::Json || looks_like_json(start);
-    if head.coding == Coding::Coded {
-        return Ok(if is_json || head.media != Media::Other {
-            Reading::Unreadable("content_coding")
-        } else {
-            Reading::Head
-        });
-    }
-    if !is_json {
+    // Servers that ignore a coding read what is under it.
+    if !is_json && !looks_like_json(raw) {
         return Ok(Reading::Head);
     }
     if head.foreign_charset {
         return Ok(Reading::Unreadable("charset"));
     }
     let mut hold = Hold::new(head.framing, head.len, limits.message);
-    loop {
+    let content = loop {
         match hold.advance(&agent.reader.buffer).map_err(End::Malformed)? {
-            Held::Done(content) => return Ok(Reading::Whole { len: hold.at, content }),
+            Held::Done(content) => break content,
             Held::Oversized => return Ok(Reading::Oversized),
             Held::More(expected) => more(agent, &mut asked, expected).await?,
+        }
+    };
+    Ok(match content.undone(head.codings, &agent.reader.buffer, limits) {
+        Ok(content) if is_json => Reading::Whole { len: hold.at, content },
+        Ok(_) => Reading::Head,
+        Err(fault) => Reading::of(fault),
+    })
+}
+
+impl Reading {
+    fn of(fault: Fault) -> Reading {
+        match fault {
+            Fault::Oversized => Reading::Oversized,
+            fault => Reading::Unreadable(fault.label()),
         }
     }
 }
@@ -100,45 +96,112 @@ fn looks_like_json(start: Start) -> bool {
 struct Opening {
     body: Body,
     at: usize,
+    raw: Beginning,
+    /// Out of its codings, if it has any.
+    decoded: Option<(Result<Decoder, Fault>, Beginning)>,
+}
+
+/// The first bytes of a content after white space.
+#[derive(Default)]
+struct Beginning {
     space: usize,
-    start: Vec<u8>,
+    bytes: Vec<u8>,
 }
 
 enum Found {
-    Start(Start),
+    Start {
+        /// As it came.
+        raw: Start,
+        /// Out of its codings.
+        content: Result<Start, Fault>,
+    },
     /// No content but white space; the message ends here.
     Nothing(usize),
 }
 
 impl Opening {
-    fn new(head: &RequestHead) -> Opening {
-        Opening { body: Body::new(head.framing), at: head.len, space: 0, start: Vec::new() }
+    fn new(head: &RequestHead, limits: &Limits) -> Opening {
+        let decoder = || (Decoder::new(head.codings, limits.message), Beginning::default());
+        Opening {
+            body: Body::new(head.framing),
+            at: head.len,
+            raw: Beginning::default(),
+            decoded: (!head.codings.is_identity()).then(decoder),
+        }
     }
 
     fn advance(&mut self, buffer: &[u8]) -> Result<Option<Found>, Malformed> {
         loop {
             let step = self.body.advance(&buffer[self.at..])?;
-            for byte in &buffer[self.at..][step.data] {
-                if self.start.is_empty() && byte.is_ascii_whitespace() && self.space < MAX_LEADING_SPACE {
-                    self.space += 1;
-                } else if self.start.len() < 4 {
-                    self.start.push(*byte);
-                }
-            }
+            let data = &buffer[self.at..][step.data];
             self.at += step.consumed;
-            if self.start.len() == 4 || step.done {
-                let mut start = [0xff; 4];
-                start[..self.start.len()].copy_from_slice(&self.start);
-                return Ok(Some(if self.start.is_empty() {
-                    Found::Nothing(self.at)
-                } else {
-                    Found::Start(start)
-                }));
+            self.raw.take(data);
+            let is_whole = match &mut self.decoded {
+                None => self.raw.is_whole(),
+                Some((decoder, beginning)) => {
+                    if let Err(fault) = decode_start(decoder, beginning, data) {
+                        *decoder = Err(fault);
+                    }
+                    self.raw.is_whole() && (decoder.is_err() || beginning.is_whole())
+                }
+            };
+            if is_whole || step.done {
+                return Ok(Some(self.found()));
             }
             if step.consumed == 0 {
                 return Ok(None);
             }
         }
+    }
+
+    fn found(&self) -> Found {
+        let raw = self.raw.start();
+        match &self.decoded {
+            _ if self.raw.bytes.is_empty() => Found::Nothing(self.at),
+            None => Found::Start { raw, content: Ok(raw) },
+            Some((Ok(_), beginning)) => Found::Start { raw, content: Ok(beginning.start()) },
+            Some((Err(fault), _)) => Found::Start { raw, content: Err(*fault) },
+        }
+    }
+}
+
+fn decode_start(
+    decoder: &mut Result<Decoder, Fault>,
+    beginning: &mut Beginning,
+    data: &[u8],
+) -> Result<(), Fault> {
+    let Ok(decoder) = decoder else { return Ok(()) };
+    decoder.push(data);
+    let mut content = Vec::new();
+    while decoder.has_more() && !beginning.is_whole() {
+        decoder.step(&mut content)?;
+        beginning.take(&content);
+        content.clear();
+    }
+    Ok(())
+}
+
+impl Beginning {
+    fn take(&mut self, content: &[u8]) {
+        for byte in content {
+            if self.bytes.is_empty() && byte.is_ascii_whitespace() && self.space < MAX_LEADING_SPACE {
+                self.space += 1;
+            } else if !self.is_whole() {
+                self.bytes.push(*byte);
+            } else {
+                break;
+            }
+        }
+    }
+
+    fn is_whole(&self) -> bool {
+        self.bytes.len() == 4
+    }
+
+    fn start(&self) -> Start {
+        let mut start = [0xff; 4];
+        start[..self.bytes.len()].copy_from_slice(&self.bytes);
+        start
     }
 }
 
@@ -153,76 +216,15 @@ async fn more(agent: &mut Side, asked: &mut bool, expected: usize) -> Result<(),
     }
 }
 
-/// Collects one bounded message, request or answer, as it arrives in a buffer.
-#[derive(Debug)]
-pub struct Hold {
-    body: Body,
-    framing: Framing,
-    limit: usize,
-    start: usize,
-    /// Bytes of the buffer that belong to the message so far, its head included.
-    pub at: usize,
-    /// The content of a chunked message; otherwise it lies in the buffer in one piece.
-    joined: Vec<u8>,
-}
-
-/// What [`Hold::advance`] found.
-#[derive(Debug)]
-pub enum Held {
-    /// The message is complete.
-    Done(Content),
-    /// More bytes are needed, this many if that is known.
-    More(usize),
-    Oversized,
-}
-
-impl Hold {
-    /// A message whose body begins at `start`.
-    pub fn new(framing: Framing, start: usize, limit: usize) -> Hold {
-        Hold { body: Body::new(framing), framing, limit, start, at: start, joined: Vec::new() }
-    }
-
-    /// Takes what the buffer has gained.
-    pub fn advance(&mut self, buffer: &[u8]) -> Result<Held, Malformed> {
-        let chunked = self.framing == Framing::Chunked;
-        while !self.body.is_done() {
-            let step = self.body.advance(&buffer[self.at..])?;
-            if chunked {
-                self.joined.extend_from_slice(&buffer[self.at..][step.data]);
-            }
-            self.at += step.consumed;
-            if step.consumed == 0 {
-                break;
-            }
-        }
-        let raw = self.at - self.start;
-        let expected = match self.framing {
-            Framing::Length(length) => usize::try_from(length).unwrap_or(usize::MAX).saturating_sub(raw),
-            _ => 0,
-        };
-        // The framing of tiny chunks is larger than what they carry: it is bounded too.
-        let (content, overhead) =
-            if chunked { (self.joined.len(), raw) } else { (raw.saturating_add(expected), 0) };
-        Ok(if content > self.limit || overhead > self.limit.saturating_mul(8) {
-            Held::Oversized
-        } else if self.body.is_done() {
-            Held::Done(self.content())
-        } else {
-            Held::More(expected)
-        })
-    }
-
-    /// The content so far: all of it, when the message ends with the connection.
-    pub fn content(&mut self) -> Content {
-        match self.framing {
-            Framing::Chunked => Content::Joined(std::mem::take(&mut self.joined)),
-            _ => Content::InPlace(self.start..self.at),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+    use tokio::io::AsyncWriteExt as _;
+    use tokio::net::{TcpListener, TcpStream};
+
     use super::*;
 
     #[track_caller]
@@ -236,9 +238,9 @@ mod tests {
         .concat();
         let head = crate::decode::parse_request(&text, 4096).unwrap().unwrap();
         // Byte by byte: what was looked at is not looked at again, and nothing changes.
-        let mut opening = Opening::new(&head);
+        let mut opening = Opening::new(&head, &Limits::default());
         let found = (head.len..=text.len()).find_map(|end| opening.advance(&text[..end]).unwrap());
-        let Some(Found::Start(start)) = found else { panic!("no content found") };
+        let Some(Found::Start { content: Ok(start), .. }) = found else { panic!("no content found") };
         assert_eq!(looks_like_json(start), expect, "{content:?}");
     }
 
@@ -257,6 +259,66 @@ mod tests {
             check(&text.chars().flat_map(|c| u32::from(c).to_be_bytes()).collect::<Vec<u8>>(), true);
         }
         check(&[b' '; 300], true);
+    }
+
+    /// What is found of a content that names its coding, and how much of it was looked at.
+    fn found(coding: &str, content: &[u8], pieces: usize) -> (Result<Start, Fault>, usize) {
+        let length = content.len();
+        let head =
+            format!("POST / HTTP/1.1\r\nContent-Encoding: {coding}\r\nContent-Length: {length}\r\n\r\n");
+        let text = [head.as_bytes(), content].concat();
+        let head = crate::decode::parse_request(&text, 4096).unwrap().unwrap();
+        let mut opening = Opening::new(&head, &Limits::default());
+        let ends = (head.len..text.len()).step_by(pieces).chain([text.len()]);
+        for end in ends {
+            if let Some(Found::Start { content, .. }) = opening.advance(&text[..end]).unwrap() {
+                return (content, opening.at - head.len);
+            }
+        }
+        panic!("no content found");
+    }
+
+    #[test]
+    fn the_first_bytes_are_looked_for_under_codings() {
+        let mut writer = GzEncoder::new(Vec::new(), Compression::default());
+        writer.write_all(b"  {\"a\":1}").unwrap();
+        writer.flush().unwrap();
+        let flushed = writer.get_ref().len();
+        writer.write_all(&[b' '; 1000]).unwrap();
+        let coded = writer.finish().unwrap();
+        for pieces in [1, 2, 5, 1000] {
+            let (start, at) = found("gzip", &coded, pieces);
+            assert_eq!(start, Ok(*b"{\"a\""));
+            assert!(at < flushed + pieces, "{at} of {flushed}");
+        }
+        assert_eq!(found("gzip", b"{\"a\":1}", 1).0, Err(Fault::Corrupt));
+        assert_eq!(found("x", &coded, 1), (Err(Fault::Unknown), 4));
+        assert_eq!(found("gzip, gzip", &coded, 1).0, Err(Fault::Corrupt));
+        assert_eq!(found("gzip", &coded[..12], 1), (Ok([0xff; 4]), 12));
+
+        let mut writer = GzEncoder::new(Vec::new(), Compression::default());
+        writer.write_all(&[b'{'; 5 << 20]).unwrap();
+        assert_eq!(
+            found("gzip", &writer.finish().unwrap(), usize::MAX).0,
+            Ok([b'{'; 4]),
+            "no more is decoded"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_coding_without_content_is_not_held_for_ever() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (near, far) = tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
+        let (mut side, mut far) = (Side::new(near.unwrap()), far.unwrap().0);
+        let head = b"POST / HTTP/1.1\r\nContent-Encoding: gzip\r\nContent-Length: 9000\r\n\r\n";
+        let name = [&b"\x1f\x8b\x08\x08\0\0\0\0\0\0"[..], &[b'a'; 2000]].concat();
+        far.write_all(&[&head[..], &name].concat()).await.unwrap();
+        far.shutdown().await.unwrap();
+        side.reader.fill().await.unwrap();
+        let parsed = crate::decode::parse_request(&side.reader.buffer, 4096).unwrap().unwrap();
+        let limits = Limits { message: 1000, ..Limits::default() };
+        let reading = read(&mut side, &parsed, &limits).await;
+        assert!(matches!(reading, Ok(Reading::Oversized)), "{reading:?}");
     }
 
     #[test]

@@ -1,14 +1,18 @@
-//! Relaying a stream of server-sent events, each as soon as it is whole and decided.
+//! Relaying a stream of server-sent events, each as soon as it is whole and decided. One that is coded reaches the agent
+//! without its codings: in them nothing could be edited, or end, between two events.
 
 use bytes::Buf;
+use tokio::task::yield_now;
 use tracing::debug;
 
 use crate::decide::policy::Bias;
 use crate::decide::{Guard, Refusal};
-use crate::decode::{Framing, Malformed, Oversized, ResponseHead, Version, rewrite_head, sse};
+use crate::decode::coding::{Decoder, Fault, refuses_identity};
+use crate::decode::{Framing, Headers, Oversized, ResponseHead, Version, parse_request, rewrite_head, sse};
 use crate::forward::End;
 use crate::forward::answer::{Begun, Edit, Relay};
-use crate::forward::reframe::Stream;
+use crate::forward::hold;
+use crate::forward::reframe::{Broken, Stream};
 use crate::ledger::Phase;
 
 /// The most of an event that is read at a time.
@@ -17,20 +21,34 @@ const MOST_AHEAD: usize = 256 * 1024;
 impl Relay<'_> {
     /// Relays a stream of events, each as soon as it is whole and decided.
     pub(super) async fn stream(&mut self, head: &ResponseHead) -> Result<(), End> {
-        self.begin(head);
+        let decoder = match self.decoder(head) {
+            Ok(decoder) => decoder,
+            Err(fault) => return self.or_refuse(Guard::Undecodable(fault.label()), head).await,
+        };
+        self.begin(head, decoder);
         if !self.asked.has_calls {
             self.conn.set_phase(Phase::Open);
         }
         loop {
             let taken = self.take();
             let decided = self.decide(head.status).await;
-            if decided.is_ok() && self.stream.is_done() {
+            if taken.is_ok() && decided.is_ok() && self.stream.is_done() {
                 break;
             }
             self.flush().await?;
-            taken.map_err(End::Malformed)?;
-            if decided.is_err() {
-                return Err(self.refuse_rest().await);
+            let limit = self.parts.limits.event;
+            match (taken, decided) {
+                (Err(Broken::Framing(malformed)), _) => return Err(End::Malformed(malformed)),
+                (_, Err(Oversized)) => return Err(self.refuse_rest(Guard::Oversized { limit }).await),
+                (Err(Broken::Coding(fault)), _) => {
+                    return Err(self.refuse_rest(hold::guard(fault, limit)).await);
+                }
+                (Ok(()), Ok(())) => {}
+            }
+            if self.stream.has_more() {
+                // A small input can be much to decode: others, and stops, have their turn.
+                yield_now().await;
+                continue;
             }
             let undecided = self.stream.undecided();
             if undecided == 0 {
@@ -51,12 +69,21 @@ impl Relay<'_> {
         Ok(())
     }
 
+    /// What undoes the codings of a stream, if it has any, for an agent that takes it without.
+    fn decoder(&self, head: &ResponseHead) -> Result<Option<Decoder>, Fault> {
+        let decoder = Stream::decoder(head.codings, self.parts.limits.event)?;
+        let request = parse_request(self.request, self.parts.limits.header).ok().flatten();
+        let refuses = |request| refuses_identity(Headers::of(&request, self.request).all("accept-encoding"));
+        if decoder.is_some() && request.is_some_and(refuses) { Err(Fault::Unknown) } else { Ok(decoder) }
+    }
+
     /// The head leaves with the first events, if those are there already. It says how they are framed: in chunks where both
     /// sides know them and the server tells the end of the stream from that of its connection, else up to the end of the
     /// agent's connection. A stream that is open goes on.
-    fn begin(&mut self, head: &ResponseHead) {
+    fn begin(&mut self, head: &ResponseHead, decoder: Option<Decoder>) {
         if self.asked.opened {
             self.stream.go_on(head.framing);
+            self.stream.decode_with(decoder);
             self.server.buffer.advance(head.len);
             return;
         }
@@ -65,18 +92,19 @@ impl Relay<'_> {
         let framing = if chunked { Framing::Chunked } else { Framing::UntilClose };
         *self.stream = Stream::new(head.framing, chunked, self.parts.limits.event);
         let bytes = &self.server.buffer[..head.len];
-        if framing == head.framing {
+        if framing == head.framing && decoder.is_none() {
             self.stream.send(bytes);
         } else {
             self.stream.send(&rewrite_head(bytes, framing));
         }
+        self.stream.decode_with(decoder);
         self.server.buffer.advance(head.len);
         self.asked.keep_alive &= chunked;
         *self.begun = Begun::Stream;
     }
 
     /// Takes what has come from the server.
-    fn take(&mut self) -> Result<(), Malformed> {
+    fn take(&mut self) -> Result<(), Broken> {
         let taken = self.stream.take(&self.server.buffer)?;
         self.server.buffer.advance(taken);
         Ok(())
@@ -125,14 +153,17 @@ impl Relay<'_> {
         Ok(())
     }
 
-    /// Ends the stream at an event over its limit.
-    async fn refuse_rest(&mut self) -> End {
-        let refusal = Refusal::Guard(Guard::Oversized { limit: self.parts.limits.event });
+    /// Ends the stream where it cannot be read on.
+    async fn refuse_rest(&mut self, guard: Guard) -> End {
+        let refusal = Refusal::Guard(guard);
         let calls = self.conn.end();
         for call in &calls {
             self.record(call, "none", Some(refusal.label()), None, 0);
         }
         self.parts.record_guard(self.conn, "event", &refusal).await;
+        if self.stream.is_passing() {
+            return End::Refused;
+        }
         let end = self.stream.ending(&calls, &refusal);
         match self.agent.send(&end).await {
             Ok(()) => End::Refused,
