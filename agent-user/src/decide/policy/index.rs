@@ -68,20 +68,16 @@ impl<'a> Candidates<'a> {
 
     /// Those in a scope, in policy order.
     pub(super) fn within(mut self, scope: &Scope) -> Vec<usize> {
-        let mut rules = Vec::new();
-        scope.in_any(&self.sets, &mut rules);
         self.rules.retain(|rule| scope.contains(*rule));
-        if !self.rules.is_empty() {
-            rules.append(&mut self.rules);
-            rules.sort_unstable();
-            rules.dedup();
-        }
-        rules
+        self.sets.iter().for_each(|set| scope.in_both(set, &mut self.rules));
+        self.rules.sort_unstable();
+        self.rules.dedup();
+        self.rules
     }
 
     /// All of them, some perhaps twice.
     pub(super) fn rules(mut self) -> Vec<usize> {
-        self.sets.iter().for_each(|set| set.in_any(&[set], &mut self.rules));
+        self.sets.iter().for_each(|set| set.in_both(set, &mut self.rules));
         self.rules
     }
 }

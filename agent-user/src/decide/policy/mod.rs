@@ -161,9 +161,7 @@ impl Policy {
 
     /// Whether any of these rules is about answers or lists.
     pub fn judges_answers(&self, scope: &Scope) -> bool {
-        let mut answers = self.of_answers.clone();
-        answers.intersect(scope);
-        !answers.is_empty()
+        self.of_answers.meets(scope)
     }
 
     /// The limits of all rules.
