@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 
 use aho_corasick::AhoCorasick;
+use foldhash::fast::RandomState;
 use globset::{Candidate, Glob, GlobSet, GlobSetBuilder};
 
 use super::super::scope::Scope;
@@ -16,7 +17,7 @@ use super::globs::{compile_glob, is_literal};
 /// One field of many rules.
 #[derive(Debug, Default)]
 pub(super) struct Index {
-    literals: HashMap<Box<[u8]>, Found>,
+    literals: Table,
     beginnings: Ends,
     ends: Ends,
     inner: Option<Inner>,
@@ -30,8 +31,11 @@ pub(super) struct Index {
 struct Ends {
     /// The lengths there are, shortest first.
     lengths: Vec<usize>,
-    rules: HashMap<Box<[u8]>, Found>,
+    rules: Table,
 }
+
+/// Rules by a text. What agents say is looked up and never put in, so a fast hash will do.
+type Table = HashMap<Box<[u8]>, Found, RandomState>;
 
 /// Rules by text in the middle of their globs.
 #[derive(Debug)]
