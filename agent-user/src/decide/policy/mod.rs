@@ -10,6 +10,7 @@ mod file;
 mod globs;
 mod index;
 mod judge;
+mod known;
 mod rule;
 #[cfg(test)]
 mod tests;
@@ -26,6 +27,7 @@ use super::scope::Scope;
 pub use self::defaults::{AgentDefaults, Bias, Defaults};
 pub use self::fault::{Fault, place};
 pub use self::file::{Action, Denials, Globs, Match, Mode, Phase, PolicyFile, RuleFile};
+pub use self::known::Known;
 pub use self::rule::{Approval, Field, Limited, Redact};
 
 /// A checked, indexed policy.
