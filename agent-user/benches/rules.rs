@@ -3,11 +3,14 @@
 
 use std::hint::black_box;
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Instant;
 
 use criterion::Criterion;
 use interlock::decide::policy::{Policy, PolicyFile};
+use interlock::decide::stop::Facts;
 use interlock::decide::subject::{Sender, Subject};
+use interlock::decide::{Reach, Rules, decide};
 
 const FEW: usize = 10;
 const MANY: usize = 10_000;
@@ -65,10 +68,14 @@ fn policy(kind: Rule, count: usize) -> Policy {
     Policy::compile(file).expect("rules are good")
 }
 
+fn rules(policy: Policy) -> Rules {
+    Rules { generation: 1, policy: Arc::new(policy), stops: Vec::new() }
+}
+
 /// A small call.
 fn subject(servers: &[String]) -> Subject<'_> {
     Subject {
-        agent: Sender { name: "coder/agent-7", ..Sender::default() },
+        agent: Sender { name: AGENT, ..Sender::default() },
         server: "tools.example.internal",
         servers,
         method: Some("tools/call"),
@@ -77,18 +84,28 @@ fn subject(servers: &[String]) -> Subject<'_> {
     }
 }
 
-/// One call of a connection that has made some before.
-fn decide(policy: &Policy, servers: &[String]) -> impl Fn() {
-    let scope = policy.scope("coder/agent-7", servers);
-    move || {
-        let verdict = policy.judge(black_box(&scope), black_box(&subject(servers)));
-        assert!(black_box(verdict).refusal.is_none());
-    }
+const AGENT: &str = "coder/agent-7";
+
+fn judge(rules: &Rules, reach: &Reach, servers: &[String]) {
+    let facts = Facts { agent: AGENT, servers, tool: Some("echo"), ..Facts::default() };
+    let verdict = decide(rules, black_box(reach), black_box(&facts), black_box(&subject(servers)));
+    assert!(black_box(verdict).refusal.is_none());
 }
 
-/// What a new connection costs.
-fn scope(policy: &Policy, servers: &[String]) -> impl Fn() {
-    move || drop(black_box(policy.scope(black_box("coder/agent-7"), black_box(servers))))
+/// A call of a tool that the connection has called before.
+fn call(rules: &Rules, servers: &[String]) -> impl Fn() {
+    let reach = rules.reach(AGENT, servers);
+    move || judge(rules, &reach, servers)
+}
+
+/// A new connection, or an open one after a change of the rules.
+fn connection(rules: &Rules, servers: &[String]) -> impl Fn() {
+    move || drop(black_box(rules.reach(black_box(AGENT), black_box(servers))))
+}
+
+/// The same with its first call: nothing is known yet.
+fn first_call(rules: &Rules, servers: &[String]) -> impl Fn() {
+    move || judge(rules, &rules.reach(black_box(AGENT), black_box(servers)), servers)
 }
 
 /// The fastest of many short rounds, by turns: what else the machine does only ever adds.
@@ -121,30 +138,29 @@ fn main() {
         false => Some(Criterion::default().configure_from_args()),
     };
     for (number, (name, kind)) in KINDS.into_iter().enumerate() {
-        let few = policy(kind, FEW);
+        let few = rules(policy(kind, FEW));
         let begin = Instant::now();
-        let many = policy(kind, MANY);
+        let many = rules(policy(kind, MANY));
         let took = begin.elapsed().as_millis();
         if let Some(criterion) = &mut criterion {
-            for (count, policy) in [(FEW, &few), (MANY, &many)] {
-                let (call, conn) = (decide(policy, &servers), scope(policy, &servers));
-                criterion.bench_function(&format!("{name}/call/{count}"), |bench| bench.iter(&call));
-                criterion.bench_function(&format!("{name}/connection/{count}"), |bench| bench.iter(&conn));
+            for (count, rules) in [(FEW, &few), (MANY, &many)] {
+                let mut bench = |what: &str, run: &dyn Fn()| {
+                    criterion.bench_function(&format!("{name}/{what}/{count}"), |bench| bench.iter(run));
+                };
+                bench("call", &call(rules, &servers));
+                bench("connection", &connection(rules, &servers));
+                bench("first call", &first_call(rules, &servers));
             }
             continue;
         }
         let bytes = bytes_per_rule(number);
-        let call = fastest(decide(&few, &servers), decide(&many, &servers));
-        let conn = fastest(scope(&few, &servers), scope(&many, &servers));
+        let ratio = |[few, many]: [f64; 2]| format!("{few:4.0} and {many:4.0} ns, × {:.2}", many / few);
         println!(
-            "rules by {name:20} {FEW} and {MANY}: a call {:4.0} and {:4.0} ns, × {:.2}; a connection {:4.0} and {:4.0} ns, \
-             × {:.2}; {bytes} bytes a rule, read in {took} ms",
-            call[0],
-            call[1],
-            call[1] / call[0],
-            conn[0],
-            conn[1],
-            conn[1] / conn[0],
+            "rules by {name:20} {FEW} and {MANY}: a call {}; a connection {}; with its first call {}; {bytes} bytes a rule, \
+             read in {took} ms",
+            ratio(fastest(call(&few, &servers), call(&many, &servers))),
+            ratio(fastest(connection(&few, &servers), connection(&many, &servers))),
+            ratio(fastest(first_call(&few, &servers), first_call(&many, &servers))),
         );
     }
     if let Some(criterion) = criterion {

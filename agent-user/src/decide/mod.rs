@@ -19,7 +19,7 @@ use serde::Serialize;
 
 use crate::decode::{Kind, Message, mcp};
 use limit::Exceeded;
-use policy::{Approval, Defaults, Limited, Mode, Policy, Redact};
+use policy::{Approval, Defaults, Known, Limited, Mode, Policy, Redact};
 use redact::Found;
 use scope::Scope;
 use stop::{Facts, Level, Stop};
@@ -39,9 +39,11 @@ pub struct Rules {
 
 /// What of a snapshot can concern one agent talking to one server: the part of matching that does not change from call
 /// to call.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct Reach {
     pub scope: Scope,
+    /// What was found within that scope for the messages before.
+    known: Known,
     /// What to do where no rule can say.
     pub defaults: Defaults,
     /// Some rule is about answers or lists.
@@ -57,6 +59,7 @@ impl Rules {
         Reach {
             answers: self.policy.judges_answers(&scope),
             scope,
+            known: Known::default(),
             defaults: self.policy.defaults_of(agent),
             stops: concerned.cloned().collect(),
         }
@@ -88,6 +91,11 @@ impl Rules {
 }
 
 impl Reach {
+    /// What the policy says of a message. `rules` are those that this was made of.
+    pub fn judge(&self, rules: &Rules, subject: &Subject<'_>) -> Verdict {
+        rules.policy.judge_next(&self.scope, &self.known, subject)
+    }
+
     /// Whether a server's message is to be looked at: some rule may be about it, or it lists tools, which later calls and
     /// rules go by.
     pub fn concerns(&self, message: &Message<'_>) -> bool {
@@ -308,7 +316,7 @@ impl Guard {
 /// Judges one message against one snapshot. `reach` is what the snapshot says about its agent and server, computed
 /// once per connection and generation; `facts` are those of the same agent and server.
 pub fn decide(rules: &Rules, reach: &Reach, facts: &Facts<'_>, subject: &Subject<'_>) -> Verdict {
-    let mut verdict = rules.policy.judge(&reach.scope, subject);
+    let mut verdict = reach.judge(rules, subject);
     let stops = reach.stops.iter().filter(|stop| stop.selector.matches(facts));
     if let Some(stop) = furthest(stops) {
         verdict.refusal = Some(Refusal::Stop(Arc::clone(stop)));

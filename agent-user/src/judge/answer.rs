@@ -202,7 +202,7 @@ impl Answering<'_> {
     }
 
     fn judgement<'m>(&self, subject: &Subject<'_>, method: &'m str, name: Option<&'m str>) -> Judgement<'m> {
-        Judgement::new(subject.phase, method, name, self.rules.policy.judge(&self.reach.scope, subject))
+        Judgement::new(subject.phase, method, name, self.reach.judge(self.rules, subject))
     }
 
     fn subject<'a>(&'a self, phase: Phase, message: &'a Message<'a>) -> Subject<'a> {

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 
 use aho_corasick::AhoCorasick;
+use foldhash::fast::RandomState;
 use globset::{Candidate, Glob, GlobSet, GlobSetBuilder};
 
 use super::super::scope::Scope;
@@ -16,7 +17,7 @@ use super::globs::{compile_glob, is_literal};
 /// One field of many rules.
 #[derive(Debug, Default)]
 pub(super) struct Index {
-    literals: HashMap<Box<[u8]>, Found>,
+    literals: Table,
     beginnings: Ends,
     ends: Ends,
     inner: Option<Inner>,
@@ -30,8 +31,11 @@ pub(super) struct Index {
 struct Ends {
     /// The lengths there are, shortest first.
     lengths: Vec<usize>,
-    rules: HashMap<Box<[u8]>, Found>,
+    rules: Table,
 }
+
+/// Rules by a text. What agents say is looked up and never put in, so a fast hash will do.
+type Table = HashMap<Box<[u8]>, Found, RandomState>;
 
 /// Rules by text in the middle of their globs.
 #[derive(Debug)]
@@ -68,20 +72,16 @@ impl<'a> Candidates<'a> {
 
     /// Those in a scope, in policy order.
     pub(super) fn within(mut self, scope: &Scope) -> Vec<usize> {
-        let mut rules = Vec::new();
-        scope.in_any(&self.sets, &mut rules);
         self.rules.retain(|rule| scope.contains(*rule));
-        if !self.rules.is_empty() {
-            rules.append(&mut self.rules);
-            rules.sort_unstable();
-            rules.dedup();
-        }
-        rules
+        self.sets.iter().for_each(|set| scope.in_both(set, &mut self.rules));
+        self.rules.sort_unstable();
+        self.rules.dedup();
+        self.rules
     }
 
     /// All of them, some perhaps twice.
     pub(super) fn rules(mut self) -> Vec<usize> {
-        self.sets.iter().for_each(|set| set.in_any(&[set], &mut self.rules));
+        self.sets.iter().for_each(|set| set.in_both(set, &mut self.rules));
         self.rules
     }
 }

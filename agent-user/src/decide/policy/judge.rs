@@ -11,6 +11,7 @@ use super::Policy;
 use super::defaults::Bias;
 use super::file::{Mode, Phase};
 use super::index::Candidates;
+use super::known::Known;
 use super::rule::{Effect, Field, Rule, subject_methods};
 
 /// The rules with `allow_only` of one mode that concern a message.
@@ -26,12 +27,22 @@ impl Policy {
         if scope.is_empty() {
             return Verdict::default();
         }
-        self.judge_by(self.candidates(subject).within(scope), subject)
+        self.judge_by(&self.candidates(subject).within(scope), subject)
+    }
+
+    /// Judges a message as [`Policy::judge`] does, with what is known of those before it. `known` is this policy's and this
+    /// scope's alone.
+    pub fn judge_next(&self, scope: &Scope, known: &Known, subject: &Subject<'_>) -> Verdict {
+        if scope.is_empty() {
+            return Verdict::default();
+        }
+        let candidates = known.rules(subject, || self.candidates(subject).within(scope));
+        self.judge_by(&candidates, subject)
     }
 
     /// Judges what carries no message that could be read: by the rules that look at nothing in one.
     pub fn judge_unread(&self, scope: &Scope, subject: &Subject<'_>) -> Verdict {
-        self.judge_by(Candidates::with(&self.of_connection).within(scope), subject)
+        self.judge_by(&Candidates::with(&self.of_connection).within(scope), subject)
     }
 
     /// The rules that can concern a message of any agent and server.
@@ -82,17 +93,17 @@ impl Policy {
     /// Judges a message by looking at every rule, for whoever wants to see that the index has missed none.
     pub fn judge_by_all(&self, subject: &Subject<'_>) -> Verdict {
         let in_scope = |rule: &usize| self.rules[*rule].is_in_scope_of(subject);
-        self.judge_by((0..self.rules.len()).filter(in_scope).collect(), subject)
+        self.judge_by(&(0..self.rules.len()).filter(in_scope).collect::<Vec<_>>(), subject)
     }
 
-    fn judge_by(&self, candidates: Vec<usize>, subject: &Subject<'_>) -> Verdict {
+    fn judge_by(&self, candidates: &[usize], subject: &Subject<'_>) -> Verdict {
         if candidates.is_empty() {
             return Verdict::default();
         }
         let inputs = Inputs::new(subject);
         let mut verdict = Verdict::default();
         let mut allowing = [Allowing::default(), Allowing::default()];
-        for rule in candidates.into_iter().map(|index| &self.rules[index]) {
+        for rule in candidates.iter().map(|index| &self.rules[*index]) {
             if !rule.concerns(subject) {
                 continue;
             }

@@ -10,6 +10,7 @@ mod file;
 mod globs;
 mod index;
 mod judge;
+mod known;
 mod rule;
 #[cfg(test)]
 mod tests;
@@ -26,6 +27,7 @@ use super::scope::Scope;
 pub use self::defaults::{AgentDefaults, Bias, Defaults};
 pub use self::fault::{Fault, place};
 pub use self::file::{Action, Denials, Globs, Match, Mode, Phase, PolicyFile, RuleFile};
+pub use self::known::Known;
 pub use self::rule::{Approval, Field, Limited, Redact};
 
 /// A checked, indexed policy.
@@ -161,9 +163,7 @@ impl Policy {
 
     /// Whether any of these rules is about answers or lists.
     pub fn judges_answers(&self, scope: &Scope) -> bool {
-        let mut answers = self.of_answers.clone();
-        answers.intersect(scope);
-        !answers.is_empty()
+        self.of_answers.meets(scope)
     }
 
     /// The limits of all rules.

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::decide::stop::Level;
 use crate::decide::subject::{Sender, Subject};
-use crate::decide::{Refusal, Verdict};
+use crate::decide::{Refusal, Rules, Verdict};
 
 fn policy(rules: &str) -> Policy {
     let file = serde_saphyr::from_str(&format!("version: 1\nrules:\n{rules}")).unwrap();
@@ -251,6 +251,19 @@ fn mistakes_are_named() {
     );
 }
 
+#[test]
+fn what_is_known_of_one_policy_is_not_known_of_the_next() {
+    let call = Subject { method: Some(CALL), name: Some("t"), ..Subject::default() };
+    for tool in ["t", "other", "t*"] {
+        let policy = policy(&format!("  - {{id: a, action: deny, match: {{tool: '{tool}'}}}}")).into();
+        let rules = Rules { generation: 1, policy, stops: Vec::new() };
+        let reach = rules.reach("x", &[]);
+        for _ in 0..2 {
+            assert_eq!(reach.judge(&rules, &call).refusal.is_some(), tool != "other");
+        }
+    }
+}
+
 const WORDS: [&str; 9] = ["a", "b", "bc", "ac", "abc", "tools/call", "tools/list", "initialize", "x/a"];
 const GLOBS: [&str; 10] = ["a", "b*", "*c", "a*c", "?", "*", "tools/*", "{a,tools/call}", "[ab]", "abc"];
 
@@ -287,30 +300,46 @@ fn rules() -> impl Strategy<Value = String> {
     })
 }
 
+fn word() -> impl Strategy<Value = Option<&'static str>> {
+    prop::option::of(prop::sample::select(&WORDS[..]))
+}
+
+fn phase() -> impl Strategy<Value = Phase> {
+    prop::sample::select(&[Phase::Request, Phase::Response, Phase::List][..])
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// The index must never change a decision: compare with looking at every rule.
+    /// The index must never change a decision, and neither must what is known of messages before: compare with looking at
+    /// every rule.
     #[test]
     fn index_agrees_with_every_rule_looked_at(
         rules in rules(),
-        words in prop::collection::vec(prop::option::of(prop::sample::select(&WORDS[..])), 6),
-        phase in prop::sample::select(&[Phase::Request, Phase::Response, Phase::List][..]),
+        (server, agent) in (word(), word()),
+        messages in prop::collection::vec((phase(), prop::collection::vec(word(), 4)), 1..24),
     ) {
         let policy = Policy::compile(serde_saphyr::from_str(&rules).unwrap()).unwrap();
-        let servers = [words[0].unwrap_or("s").to_owned(), "10.0.0.7:443".to_owned()];
-        let subject = Subject {
-            phase,
-            agent: Sender { name: words[1].unwrap_or("agent"), ..Sender::default() },
-            servers: &servers,
-            method: words[2],
-            name: words[3],
-            of_tool: words[4],
-            workflow: words[5],
-            ..Subject::default()
-        };
-        let indexed = policy.judge(&policy.scope(subject.agent.name, &servers), &subject);
-        let every = policy.judge_by_all(&subject);
-        prop_assert_eq!(format!("{indexed:?}"), format!("{every:?}"));
+        let servers = [server.unwrap_or("s").to_owned(), "10.0.0.7:443".to_owned()];
+        let agent = Sender { name: agent.unwrap_or("agent"), ..Sender::default() };
+        let scope = policy.scope(agent.name, &servers);
+        let known = Known::default();
+        for (phase, words) in messages.iter().chain(&messages) {
+            let subject = Subject {
+                phase: *phase,
+                agent,
+                servers: &servers,
+                method: words[0],
+                name: words[1],
+                of_tool: words[2],
+                workflow: words[3],
+                ..Subject::default()
+            };
+            let every = format!("{:?}", policy.judge_by_all(&subject));
+            prop_assert_eq!(&format!("{:?}", policy.judge(&scope, &subject)), &every);
+            for _ in 0..2 {
+                prop_assert_eq!(&format!("{:?}", policy.judge_next(&scope, &known, &subject)), &every);
+            }
+        }
     }
 }
