@@ -1,0 +1,99 @@
+//! What a call asked for, and what the exchange it is in is part of.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::decide::stop::Facts;
+use crate::rounds::Round;
+use crate::session::Session;
+
+/// What a call asked for, as its record and a stop's answer name it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Call {
+    pub method: Box<str>,
+    /// Tool, prompt, resource or task.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool: Option<Box<str>>,
+    /// The tool whose call began the task that this call is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub of_tool: Option<Box<str>>,
+    /// The JSON-RPC id exactly as the agent sent it; `None` for notifications and responses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rpc_id: Option<Box<str>>,
+    pub server: Arc<str>,
+    /// Digest of its session (see [`crate::session`]).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session: Option<Session>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workflow: Option<Arc<str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub revision: Option<&'static str>,
+    /// The decision that let it through.
+    pub decision: Box<str>,
+    pub since: Timestamp,
+    /// It is about a task of which nothing is known here: any tool may be behind it.
+    #[serde(skip)]
+    pub of_unknown: bool,
+    /// What tells the next round of it, if it may have one.
+    #[serde(skip)]
+    pub round: Option<Round>,
+    /// When the agent itself asked to cancel it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent_cancelled_at: Option<Timestamp>,
+}
+
+/// A destination with and without its port.
+pub fn addresses(destination: SocketAddr) -> [String; 2] {
+    [destination.to_string(), destination.ip().to_string()]
+}
+
+impl Call {
+    /// Why it got no answer: the agent's own wish comes before what the server then did.
+    pub fn cause(&self, cause: Option<&'static str>) -> Option<&'static str> {
+        if self.agent_cancelled_at.is_some() { Some("agent_cancelled") } else { cause }
+    }
+
+    /// What is known of a call in the exchange of this scene.
+    pub fn facts<'a>(&'a self, scene: &'a Scene, agent: &'a str) -> Facts<'a> {
+        let facts = scene.facts(agent);
+        let tool = self.of_tool.as_deref().or(self.tool.as_deref());
+        Facts { tool, is_tool_unknown: self.of_unknown, workflow: self.workflow.as_deref(), ..facts }
+    }
+}
+
+/// What an exchange is part of: what a stop looks at beside its agent and its calls.
+#[derive(Clone, Debug, Default)]
+pub struct Scene {
+    /// The server as the agent names it.
+    pub server: Arc<str>,
+    /// Every name and address of it, in lower case.
+    pub servers: Arc<[String]>,
+    pub session: Option<Session>,
+    /// Another one it may be part of: an agent cannot leave a session by what it says of itself.
+    pub other_session: Option<Session>,
+    pub workflow: Option<Arc<str>>,
+}
+
+impl Scene {
+    /// Of a connection that has said nothing yet.
+    pub fn of_connection(destination: SocketAddr, workflow: Option<Arc<str>>) -> Scene {
+        let servers = addresses(destination);
+        Scene { server: servers[0].as_str().into(), servers: servers.into(), workflow, ..Scene::default() }
+    }
+
+    /// What is known of an exchange of `agent` without calls.
+    pub fn facts<'a>(&'a self, agent: &'a str) -> Facts<'a> {
+        Facts {
+            agent,
+            workflow: self.workflow.as_deref(),
+            session: self.session,
+            other_session: self.other_session,
+            servers: &self.servers,
+            tool: None,
+            is_tool_unknown: false,
+        }
+    }
+}
