@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use super::list::List;
 use super::place::Place;
-use super::state::State;
+
 use crate::decide::stop::Operator;
-use crate::fingerprint::{Class, Classes, Digest, Surface};
+use crate::fingerprint::{Class, Classes, Digest, State, Surface};
 
 /// A change of what a server shows, or of what is thought of it.
 #[derive(Clone, Debug)]

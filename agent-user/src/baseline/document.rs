@@ -31,6 +31,8 @@ struct File {
 struct Server {
     /// Globs over the server's names, as those of rules: host, `host:port`, address, `address:port`.
     server: Globs,
+    /// Path of its endpoint; any where it is left out.
+    path: Option<Box<str>>,
     /// Where it really is, if it matters.
     address: Option<SocketAddr>,
     /// The agent to which the address means something.
@@ -57,6 +59,7 @@ struct Item {
 #[derive(Debug)]
 pub(super) struct Section {
     servers: GlobSet,
+    path: Option<Box<str>>,
     address: Option<SocketAddr>,
     agent: Option<Box<str>>,
     pub(super) entries: Vec<Entry>,
@@ -97,17 +100,18 @@ pub(super) fn parse(text: &str) -> Result<Vec<Section>, String> {
 
 impl Section {
     fn new(server: &Spanned<Server>) -> Result<Section, String> {
-        let Server { server: globs, address, agent, items } = &server.value;
+        let Server { server: globs, path, address, agent, items } = &server.value;
         let servers = compile(globs).map_err(|error| at(server, &error))?;
         let endpoint = match (globs.patterns(), address) {
             ([name], Some(address)) if is_literal(name) => {
-                Some(Endpoint::new(name, *address, agent.as_deref()))
+                Some(Endpoint::new(name, path.as_deref().unwrap_or_default(), *address, agent.as_deref()))
             }
             _ => None,
         };
         let entries = items.iter().map(|item| Entry::new(item, endpoint.as_ref()));
         let entries: Vec<Entry> = entries.collect::<Result<_, String>>()?;
-        let section = Section { servers, address: *address, agent: agent.clone(), entries };
+        let (path, agent) = (path.clone(), agent.clone());
+        let section = Section { servers, path, address: *address, agent, entries };
         section.check(items)?;
         Ok(section)
     }
@@ -127,8 +131,9 @@ impl Section {
 
     /// Whether it is about a place.
     pub(super) fn is_about(&self, place: &Place) -> bool {
-        let Endpoint { address, agent, .. } = &place.endpoint;
-        self.address.is_none_or(|asked| asked == *address)
+        let Endpoint { path, address, agent, .. } = &place.endpoint;
+        self.path.as_ref().is_none_or(|asked| asked == path)
+            && self.address.is_none_or(|asked| asked == *address)
             && (self.agent.is_none() || self.agent == *agent)
             && place.endpoint.names().iter().any(|name| self.servers.is_match(name))
     }

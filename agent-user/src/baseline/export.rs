@@ -30,6 +30,8 @@ struct File<'a> {
 #[derive(Serialize)]
 struct Server<'a> {
     server: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    path: &'a str,
     address: SocketAddr,
     #[serde(skip_serializing_if = "Option::is_none")]
     agent: Option<&'a str>,
@@ -87,6 +89,7 @@ pub(super) fn write(trustees: &[Trustee]) -> Result<String, String> {
         let endpoint = &trustees[0].place.endpoint;
         Server {
             server: &endpoint.server,
+            path: &endpoint.path,
             address: endpoint.address,
             agent: endpoint.agent.as_deref(),
             items: trustees.iter().map(Item::new).collect(),

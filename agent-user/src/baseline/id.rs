@@ -22,6 +22,7 @@ impl Key {
         let address = endpoint.address.to_string();
         let parts = [
             Some(&*endpoint.server),
+            Some(&*endpoint.path),
             Some(&*address),
             endpoint.agent.as_deref(),
             place.revision.as_deref(),

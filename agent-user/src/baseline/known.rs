@@ -10,8 +10,13 @@ use super::list::{Item, List};
 use super::pending::Pending;
 use super::place::{Endpoint, Place};
 use super::room::{BOUNDS, Bounds};
-use super::state::{Facts, Standing, State, Trusted};
-use crate::fingerprint::{Classes, Surface};
+use super::state::{Facts, Trusted};
+use crate::fingerprint::{Classes, Standing, State, Surface};
+
+/// Lists that may be the same server's, and are looked at for a call.
+const MOST_KIN: usize = 256;
+/// What is thought of an item, the worst first.
+const RANKS: [State; 5] = [State::Blocked, State::Drifted, State::New, State::Removed, State::Trusted];
 
 /// Everything that is known. All of it changes under one lock, which is held for moments.
 #[derive(Debug)]
@@ -142,14 +147,61 @@ impl Known {
         }
     }
 
+    /// What is thought of an item. Another revision may be shown first what this one will be, too: what has drifted for it
+    /// has drifted here. What is not known here is the worst that it is for another revision, principal or name of the same
+    /// server. `None`: it was never shown.
     pub(super) fn standing(&mut self, place: &Place, surface: Surface, name: &str) -> Option<Standing> {
-        let number = self.list_number(place, surface)?;
-        let list = self.lists.get_mut(&number)?;
+        let own = self.list_number(place, surface).filter(|number| self.use_item(*number, name));
+        let endpoint = &place.endpoint;
+        let others = self.kin.of_server(endpoint, surface).filter(|number| Some(*number) != own);
+        let of = |number: u32| {
+            let list = self.lists.get(&number)?;
+            Some((list, self.standing_in(list, name)?))
+        };
+        let others = others.take(MOST_KIN).filter_map(of);
+        match own.and_then(of) {
+            Some((list, own)) if own.state == State::Trusted => {
+                let is_same = |other: &List| {
+                    let principal = other.place.principal == place.principal;
+                    other.place.endpoint == *endpoint && (principal || other.public || list.public)
+                };
+                let drifted = others.filter(|(other, _)| is_same(other)).map(|(_, other)| other);
+                let drifted = drifted.filter(|other| other.state == State::Drifted);
+                let classes = drifted.map(|other| other.classes).reduce(Classes::or);
+                Some(classes.map_or(own, |classes| Standing {
+                    state: State::Drifted,
+                    classes: own.classes.or(classes),
+                    ..own
+                }))
+            }
+            Some((_, own)) => Some(own),
+            None => {
+                let rank = |standing: &Standing| RANKS.iter().position(|state| *state == standing.state);
+                // What goes by the same name says more than what is at the same address.
+                let key = |(list, other): &(&List, Standing)| {
+                    (list.place.endpoint.server != endpoint.server, rank(other))
+                };
+                others.min_by_key(key).map(|(_, other)| other)
+            }
+        }
+    }
+
+    /// Notes that an item is asked for, if it is there.
+    fn use_item(&mut self, number: u32, name: &str) -> bool {
         self.clock += 1;
-        list.items.get_mut(name)?.used = self.clock;
-        let list = self.lists.get(&number)?;
+        let item = self.lists.get_mut(&number).and_then(|list| list.items.get_mut(name));
+        item.map(|item| item.used = self.clock).is_some()
+    }
+
+    fn standing_in(&self, list: &List, name: &str) -> Option<Standing> {
         let (state, classes) = self.judge(list, name, list.items.get(name)?);
         Some(Standing { state, classes, unsure: list.doubted.is_some() })
+    }
+
+    /// What is thought of something that nobody was shown.
+    pub(super) fn unseen(&self) -> State {
+        let trusts = self.trust_first_use && self.authority.is_none();
+        if trusts { State::Unseen } else { State::New }
     }
 
     /// What is thought of an item: by the file that says what is trusted, where there is one.
@@ -191,11 +243,11 @@ impl Known {
     }
 
     pub(super) fn counts(&self) -> Vec<(State, usize)> {
-        let mut counts = State::ALL.map(|state| (state, 0));
+        let mut counts = State::SHOWN.map(|state| (state, 0));
         for list in self.lists.values() {
             for (name, item) in &list.items {
                 let (state, _) = self.judge(list, name, item);
-                counts[state as usize].1 += 1;
+                counts.iter_mut().filter(|(of, _)| *of == state).for_each(|(_, count)| *count += 1);
             }
         }
         counts.to_vec()

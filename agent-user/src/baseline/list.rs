@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use super::pages::Pages;
 use super::place::Place;
-use super::state::{Facts, State, Trusted};
+use super::state::{Facts, Trusted};
 use super::walk::Walks;
-use crate::fingerprint::{Fingerprint, Surface};
+use crate::fingerprint::{Fingerprint, State, Surface};
 
 /// What one place shows of one surface.
 #[derive(Debug)]
@@ -213,9 +213,12 @@ impl Trust {
     }
 
     pub(super) fn trusted<'a>(&'a self, seen: &'a Fingerprint) -> Trusted<'a> {
+        let reviewed = self.how == How::Approved;
         match &self.other {
-            None => Trusted { fingerprint: seen, same_revision: true },
-            Some(other) => Trusted { fingerprint: &other.fingerprint, same_revision: other.same_revision },
+            None => Trusted { fingerprint: seen, same_revision: true, reviewed },
+            Some(other) => {
+                Trusted { fingerprint: &other.fingerprint, same_revision: other.same_revision, reviewed }
+            }
         }
     }
 }

@@ -22,6 +22,7 @@ mod place;
 mod rename;
 mod room;
 mod siblings;
+mod source;
 mod state;
 mod store;
 #[cfg(test)]
@@ -42,7 +43,7 @@ pub use self::change::{Change, Event, What};
 pub use self::order::{Filter, Kept, Order, Refusal, Review, Summary};
 pub use self::pending::MAX_TEXT;
 pub use self::place::{Endpoint, Page, Place, Shown};
-pub use self::state::{Standing, State};
+pub use self::source::Source;
 
 use self::id::Key;
 use self::known::Known;
@@ -50,7 +51,10 @@ use self::observe::Sight;
 use self::orders::Wish;
 use self::store::{Content, Store};
 use self::writer::{Ask, Shared, Writer};
-use crate::fingerprint::{Classes, Surface};
+use crate::fingerprint::{MAX_NAME, Standing, Standings, State, Surface};
+
+/// What a server says of itself, which all that is asked of it has to do with.
+const OF_SERVER: [Surface; 3] = [Surface::Instructions, Surface::Server, Surface::AgentCard];
 
 /// What servers have shown.
 #[derive(Debug)]
@@ -150,12 +154,31 @@ impl Baseline {
         }
     }
 
-    /// What is thought of an item. `None`: it was never shown there. With a [`Baseline::fault`] everything is blocked.
-    pub fn standing(&self, place: &Place, surface: Surface, name: &str) -> Option<Standing> {
-        if self.fault.is_some() {
-            return Some(Standing { state: State::Blocked, classes: Classes::NONE, unsure: false });
+    /// How far what a message uses can be trusted, and what its server says of itself. With a [`Baseline::fault`] nothing
+    /// can.
+    pub fn standings(&self, place: &Place, used: Option<(Surface, &str)>) -> Standings {
+        let mut standings = Standings::default();
+        let all = used.into_iter().chain(OF_SERVER.map(|surface| (surface, "")));
+        let mut known = self.shared.known();
+        for (surface, name) in all {
+            let in_state = |state| Standing { state, ..Standing::default() };
+            let standing = match self.fault {
+                Some(_) => in_state(State::Unreadable),
+                // What has no name that could be kept can never have been trusted.
+                None if name.len() > MAX_NAME => in_state(State::New),
+                None => known.standing(place, surface, name).unwrap_or_else(|| {
+                    // A server need not say anything of itself.
+                    in_state(if name.is_empty() { State::Unseen } else { known.unseen() })
+                }),
+            };
+            standings.set(surface, standing);
         }
-        self.shared.known().standing(place, surface, name)
+        standings
+    }
+
+    /// Whether an operator has blocked anything.
+    pub fn has_blocked(&self) -> bool {
+        self.fault.is_some() || !self.shared.known().blocks.is_empty()
     }
 
     /// Replaces the file that alone says what is trusted.

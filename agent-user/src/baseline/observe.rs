@@ -13,10 +13,9 @@ use super::list::{Block, Item, List};
 use super::place::{Page, Place, Shown};
 use super::rename::{self, body};
 use super::siblings::Siblings;
-use super::state::State;
+
 use super::walk::Step;
-use crate::fingerprint::compare;
-use crate::fingerprint::{Class, Classes, Fingerprint};
+use crate::fingerprint::{Class, Classes, Fingerprint, State, compare};
 
 /// Longest name that is kept, in bytes. Of what has a longer one nothing is known. (MCP asks for 128 letters at most;
 /// templates of addresses are longer.)

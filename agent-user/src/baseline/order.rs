@@ -4,16 +4,18 @@ use std::fmt;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::change::Event;
 use super::place::Place;
-use super::state::{Standing, State};
+
 use crate::decide::stop::Operator;
-use crate::fingerprint::{Fingerprint, Surface};
+use crate::fingerprint::{Fingerprint, Standing, State, Surface};
 
 /// Which items to list. What is left out is any.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct Filter {
     /// As agents name it, or its address, with or without port.
     pub server: Option<String>,

@@ -12,9 +12,9 @@ use super::list::{Block, How, Item, List, Other, Trust};
 use super::order::{Filter, Order, Refusal, Summary};
 use super::pending::{ItemKey, Pending, Text};
 use super::rename::body;
-use super::state::Standing;
+
 use super::store::{Batch, SavedList};
-use crate::fingerprint::{Classes, Fingerprint};
+use crate::fingerprint::{Classes, Fingerprint, Standing};
 
 /// On whom counts what was never shown.
 const IMPORTED: &str = "";

@@ -16,6 +16,9 @@ use crate::judge::server_names;
 pub struct Endpoint {
     /// As the agent names it, in lower case: host, or `host:port`.
     pub server: Box<str>,
+    /// Path of the target of its requests, without query: behind one name there may be several servers.
+    #[serde(default, skip_serializing_if = "str::is_empty")]
+    pub path: Box<str>,
     /// Where the connection really goes. An IPv4 address is written as one, not mapped to IPv6.
     pub address: SocketAddr,
     /// Set where the address means something to this agent alone: loopback of its own network namespace.
@@ -69,17 +72,19 @@ const MAX_PART: usize = 256;
 impl Place {
     /// Is short enough to be kept. Of one that is not nothing is known.
     pub(super) fn fits(&self) -> bool {
-        let Endpoint { server, agent, .. } = &self.endpoint;
-        let parts = [Some(server), agent.as_ref(), self.revision.as_ref(), self.principal.as_ref()];
+        let Endpoint { server, path, agent, .. } = &self.endpoint;
+        let parts =
+            [Some(server), Some(path), agent.as_ref(), self.revision.as_ref(), self.principal.as_ref()];
         parts.into_iter().flatten().all(|part| part.len() <= MAX_PART)
     }
 }
 
 impl Endpoint {
     /// With names and addresses as they are compared.
-    pub fn new(server: &str, address: SocketAddr, agent: Option<&str>) -> Endpoint {
+    pub fn new(server: &str, path: &str, address: SocketAddr, agent: Option<&str>) -> Endpoint {
         let address = SocketAddr::new(address.ip().to_canonical(), address.port());
-        Endpoint { server: server.to_ascii_lowercase().into(), address, agent: agent.map(Into::into) }
+        let server = server.to_ascii_lowercase().into();
+        Endpoint { server, path: path.into(), address, agent: agent.map(Into::into) }
     }
 
     /// All its names: see [`server_names`].

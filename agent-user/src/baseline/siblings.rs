@@ -4,9 +4,8 @@
 use super::kin::Tie;
 use super::known::Known;
 use super::list::{How, Item, List, Other, Trust};
-use super::state::State;
-use crate::fingerprint::compare;
-use crate::fingerprint::{Fingerprint, Surface};
+
+use crate::fingerprint::{Fingerprint, State, Surface, compare};
 
 /// Lists that are looked at, the oldest first. Where there are more, nothing that is new is trusted by first use: a
 /// list that was not looked at may know it.
@@ -21,14 +20,14 @@ pub(super) struct Siblings {
 
 /// An item of a sibling, of which something is trusted.
 struct Sibling<'a> {
-    list: &'a List,
     item: &'a Item,
     trusted: &'a Fingerprint,
     /// How far from the place, less being nearer.
     distance: [bool; 3],
     /// What is trusted was shown in the same revision.
     same_revision: bool,
-    /// What differs from it has changed: it was for the same principal, or is for all.
+    /// What differs from it has changed: the server has the same name and path, and it was for the same principal, or is
+    /// for all. Behind one address there may be servers of many names that have nothing to do with each other.
     comparable: bool,
 }
 
@@ -62,8 +61,8 @@ impl Known {
         let mut known: Vec<Sibling<'_>> =
             lists.filter_map(|other| Sibling::find(list, other, name)).collect();
         known.sort_by_key(|sibling| sibling.distance);
-        let approved = known.iter().any(|sibling| sibling.has_approved(list, seen));
-        if let Some(drifted) = known.iter().find(|sibling| !approved && sibling.has_drifted_to(list, seen)) {
+        let approved = known.iter().any(|sibling| sibling.has_approved(seen));
+        if let Some(drifted) = known.iter().find(|sibling| !approved && sibling.has_drifted_to(seen)) {
             return Some(drifted.trust());
         }
         let is_same =
@@ -74,7 +73,8 @@ impl Known {
         if let Some(nearest) = known.iter().find(|sibling| sibling.comparable) {
             return Some(nearest.trust());
         }
-        let first = self.trust_first_use && !list.is_known() && !siblings.more;
+        // Of what was forgotten anything may come again.
+        let first = self.trust_first_use && !list.lossy && !siblings.more;
         first.then(|| Trust::of_seen(How::FirstUse))
     }
 
@@ -91,29 +91,29 @@ impl<'a> Sibling<'a> {
         let item = other.items.get(name)?;
         let trusted = item.trust.as_ref()?.trusted(&item.seen);
         let (here, there) = (&list.place, &other.place);
+        let is_same_server =
+            here.endpoint.server == there.endpoint.server && here.endpoint.path == there.endpoint.path;
         let principal = here.principal == there.principal;
         let revision = here.revision == there.revision;
         Some(Sibling {
-            list: other,
             item,
             trusted: trusted.fingerprint,
             distance: [here.endpoint != there.endpoint, !principal, !revision],
             same_revision: revision && trusted.same_revision,
-            comparable: principal || list.public || other.public,
+            comparable: is_same_server && (principal || list.public || other.public),
         })
     }
 
-    /// An operator has approved just this at the same endpoint.
-    fn has_approved(&self, list: &List, seen: &Fingerprint) -> bool {
+    /// An operator has approved just this.
+    fn has_approved(&self, seen: &Fingerprint) -> bool {
         let approved = self.item.trust.as_ref().is_some_and(|trust| trust.how == How::Approved);
-        approved && self.list.place.endpoint == list.place.endpoint && self.trusted == seen
+        approved && self.trusted == seen
     }
 
-    /// The same endpoint shows just this elsewhere, where it is known to have drifted.
-    fn has_drifted_to(&self, list: &List, seen: &Fingerprint) -> bool {
-        let same = self.list.place.endpoint == list.place.endpoint && self.item.seen == *seen;
+    /// Just this is known to have drifted.
+    fn has_drifted_to(&self, seen: &Fingerprint) -> bool {
         let facts = super::state::Facts { present: true, blocked: false, ..self.item.facts() };
-        same && facts.judge().0 == State::Drifted
+        self.item.seen == *seen && facts.judge().0 == State::Drifted
     }
 
     /// What is trusted there is what is trusted here, and not what is seen.

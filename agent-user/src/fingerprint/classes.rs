@@ -83,7 +83,7 @@ impl Classes {
         self.0 &= !class.bit();
     }
 
-    pub fn is_empty(self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.0 == 0
     }
 

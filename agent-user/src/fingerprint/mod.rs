@@ -13,6 +13,8 @@ mod number;
 mod patch;
 mod place;
 mod smells;
+mod standing;
+mod standings;
 mod string;
 mod visible;
 mod words;
@@ -22,19 +24,36 @@ pub use self::compare::compare;
 pub use self::digest::Digest;
 pub use self::hints::Hints;
 pub use self::patch::patch;
-pub use self::smells::{Label, Smell, smells};
+pub use self::smells::{Label, Names, Smell, smells};
+pub use self::standing::{Standing, State};
+pub use self::standings::Standings;
 pub use self::visible::visible;
 pub use self::words::changes;
 
 use std::borrow::Cow;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::decode::find;
 
 /// A kind of thing that servers show to models, and that is watched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    JsonSchema,
+    clap::ValueEnum,
+)]
 #[serde(rename_all = "snake_case")]
+#[value(rename_all = "snake_case")]
 pub enum Surface {
     /// An entry of `tools/list`.
     Tool,
@@ -94,7 +113,7 @@ pub struct Fingerprint {
 }
 
 /// The longest name, in bytes, that something is known by.
-const MAX_NAME: usize = 256;
+pub const MAX_NAME: usize = 256;
 
 /// The digests of a definition: JSON text that the decoder has found valid. Of other text it is one, too, but says no
 /// more than that it is not another text.
@@ -123,14 +142,16 @@ pub fn canonical_text(surface: Surface, text: &str) -> String {
     item::parts(surface, text).whole
 }
 
-/// The name that something is known by; empty where there is one of a kind. `None` if it has no name, one of more than
+/// The name that something is known by, for a resource template its `uriTemplate`; empty where there is one of a kind.
+/// `None` if it has no name, one of more than
 /// 256 bytes, or one that decoders could take for another.
 pub fn name_of(surface: Surface, text: &str) -> Option<Cow<'_, str>> {
-    match surface {
-        Surface::Tool | Surface::Prompt | Surface::ResourceTemplate => {}
+    let member = match surface {
+        Surface::Tool | Surface::Prompt => "name",
+        Surface::ResourceTemplate => "uriTemplate",
         Surface::Instructions | Surface::Server | Surface::AgentCard => return Some(Cow::Borrowed("")),
-    }
-    let value = find::member(text, "name").ok()??;
+    };
+    let value = find::member(text, member).ok()??;
     find::text(value).filter(|name| name.len() <= MAX_NAME && !string::is_torn(value))
 }
 

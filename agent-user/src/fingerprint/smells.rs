@@ -52,13 +52,23 @@ const SHORTEST_NAME: usize = 4;
 /// Names that are looked for.
 const NAMES: usize = 8_192;
 
+/// The names of a list, to be looked for in the texts of its items.
+#[derive(Debug, Default)]
+pub struct Names(Option<AhoCorasick>);
+
+impl Names {
+    /// The first 8,192 of at least 4 bytes are looked for.
+    pub fn of<'a>(names: impl Iterator<Item = &'a str>) -> Names {
+        let names = names.filter(|name| name.len() >= SHORTEST_NAME).take(NAMES);
+        Names(AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(names).ok())
+    }
+}
+
 /// What is odd in the texts and names of a definition, at any depth: each label at most once for a text, and at most 20
-/// in all, in their order. `other_names` are those of the other tools of the same list; the first 8,192 of at least 4
-/// bytes are looked for. Text that is not valid JSON has none.
-pub fn smells<'a>(text: &str, other_names: impl Iterator<Item = &'a str>) -> Vec<Smell> {
-    let names = other_names.filter(|name| name.len() >= SHORTEST_NAME).take(NAMES);
-    let names = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(names).ok();
-    let mut nose = Nose { names, pointer: String::new(), found: Vec::new() };
+/// in all, in their order. `own` is the name of what is defined, `names` are those of its list. Text that is not valid
+/// JSON has none.
+pub fn smells(text: &str, own: &str, names: &Names) -> Vec<Smell> {
+    let mut nose = Nose { names: names.0.as_ref(), own, pointer: String::new(), found: Vec::new() };
     if let Ok(mut scanner) = Scanner::new(text.as_bytes(), usize::MAX) {
         scanner.lenient = true;
         // What stops it is that enough was found, or that the text is not valid.
@@ -67,13 +77,14 @@ pub fn smells<'a>(text: &str, other_names: impl Iterator<Item = &'a str>) -> Vec
     nose.found
 }
 
-struct Nose {
-    names: Option<AhoCorasick>,
+struct Nose<'a> {
+    names: Option<&'a AhoCorasick>,
+    own: &'a str,
     pointer: String,
     found: Vec<Smell>,
 }
 
-impl Nose {
+impl Nose<'_> {
     fn value(&mut self, scanner: &mut Scanner<'_>) -> Result<(), Stop> {
         match scanner.peek() {
             Some(b'{') => scanner.object(|scanner, name| {
@@ -98,7 +109,7 @@ impl Nose {
         }
     }
 
-    fn within(&mut self, name: &str, run: impl FnOnce(&mut Nose) -> Result<(), Stop>) -> Result<(), Stop> {
+    fn within(&mut self, name: &str, run: impl FnOnce(&mut Self) -> Result<(), Stop>) -> Result<(), Stop> {
         let length = self.pointer.len();
         self.pointer.push('/');
         self.pointer.push_str(&name.replace('~', "~0").replace('/', "~1"));
@@ -138,13 +149,14 @@ impl Nose {
     }
 
     fn other_tool(&self, text: &str) -> Option<Range<usize>> {
-        let names = self.names.as_ref()?;
+        let names = self.names?;
         let goes_on = |letter: char| letter.is_alphanumeric() || "_-".contains(letter);
         let is_word = |range: &Range<usize>| {
             let around = text.get(..range.start).zip(text.get(range.end..));
             around.is_some_and(|(before, behind)| !before.ends_with(goes_on) && !behind.starts_with(goes_on))
         };
-        names.find_iter(text).map(|found| found.range()).find(is_word)
+        let others = names.find_iter(text).map(|found| found.range());
+        others.filter(|range| text.get(range.clone()) != Some(self.own)).find(is_word)
     }
 }
 
@@ -216,7 +228,8 @@ mod tests {
 
     #[track_caller]
     fn check(text: &str, expect: &[(Label, &str, &str)]) {
-        let found = smells(text, ["send_mail", "read", "cat"].into_iter());
+        let found =
+            smells(text, "own_name", &Names::of(["send_mail", "read", "cat", "own_name"].into_iter()));
         let found: Vec<_> =
             found.iter().map(|smell| (smell.label, smell.at.as_str(), smell.excerpt.as_str())).collect();
         assert_eq!(found, expect, "{text}");
@@ -325,9 +338,9 @@ mod tests {
     #[test]
     fn there_are_at_most_twenty() {
         let text = format!("[{}\"x\"]", "\"you must\",".repeat(1_000));
-        assert_eq!(smells(&text, std::iter::empty()).len(), 20);
+        assert_eq!(smells(&text, "", &Names::default()).len(), 20);
         for odd in ["", "nonsense", "[\"you must\"", "{\"a\"", &"[".repeat(10_000)] {
-            assert!(smells(odd, ["", "a"].into_iter()).len() < 2, "{odd}");
+            assert!(smells(odd, "", &Names::of(["", "a"].into_iter())).len() < 2, "{odd}");
         }
     }
 }

@@ -8,11 +8,11 @@ use super::backend::Disk;
 use super::orders::{id, show};
 use super::{FIRST_USE, order, place};
 use crate::baseline::room::Bounds;
-use crate::baseline::{Baseline, Filter, Refusal, State};
-use crate::fingerprint::Surface;
+use crate::baseline::{Baseline, Filter, Refusal};
+use crate::fingerprint::{State, Surface};
 
-fn state(baseline: &Baseline, name: &str) -> Option<State> {
-    baseline.standing(&place("s"), Surface::Tool, name).map(|standing| standing.state)
+fn state(baseline: &Baseline, name: &str) -> State {
+    baseline.standings(&place("s"), Some((Surface::Tool, name))).of(Surface::Tool).state
 }
 
 #[tokio::test]
@@ -26,10 +26,10 @@ async fn on_a_full_disk_memory_goes_on_and_is_saved_once_there_is_room() {
     baseline.saved().await.unwrap_err();
     baseline.saved().await.unwrap_err();
     assert!(baseline.is_unsaved());
-    assert_eq!(state(&baseline, "a"), Some(State::Drifted));
+    assert_eq!(state(&baseline, "a"), State::Drifted);
     let error = baseline.approve(&id(&baseline, "a"), order("good")).await.unwrap_err();
     assert!(matches!(error, Refusal::Unsaved(_)), "{error}");
-    assert_eq!(state(&baseline, "a"), Some(State::Drifted), "not done");
+    assert_eq!(state(&baseline, "a"), State::Drifted, "not done");
     disk.set_full(false);
     baseline.saved().await.unwrap();
     assert!(!baseline.is_unsaved());
@@ -37,7 +37,7 @@ async fn on_a_full_disk_memory_goes_on_and_is_saved_once_there_is_room() {
     assert_eq!(history.len(), 2, "{history:?}");
     drop(baseline);
     let baseline = Baseline::begin(disk.open(), FIRST_USE).unwrap();
-    assert_eq!(state(&baseline, "a"), Some(State::Drifted));
+    assert_eq!(state(&baseline, "a"), State::Drifted);
 }
 
 #[tokio::test]
@@ -60,7 +60,7 @@ async fn what_was_forgotten_while_the_disk_was_full_is_not_there_afterwards() {
     let baseline = Baseline::begin(disk.open(), FIRST_USE).unwrap();
     let there: Vec<String> = baseline.list(&Filter::default()).into_iter().map(|item| item.id).collect();
     assert_eq!(there, known);
-    assert_eq!(state(&baseline, "a"), None);
+    assert_eq!(state(&baseline, "a"), State::Unseen);
     for id in there {
         assert!(baseline.show(&id).await.unwrap().seen.text.is_some());
     }
@@ -74,10 +74,10 @@ async fn an_order_after_a_failed_one_is_done() {
     baseline.saved().await.unwrap();
     disk.set_full(true);
     baseline.block(&id(&baseline, "a"), order("bad")).await.unwrap_err();
-    assert_eq!(state(&baseline, "a"), Some(State::Trusted));
+    assert_eq!(state(&baseline, "a"), State::Trusted);
     disk.set_full(false);
     baseline.block(&id(&baseline, "a"), order("bad")).await.unwrap();
-    assert_eq!(state(&baseline, "a"), Some(State::Blocked));
+    assert_eq!(state(&baseline, "a"), State::Blocked);
 }
 
 /// A file in the place of the store is a fault that names it, refuses everything, and stays as it is.
@@ -88,7 +88,7 @@ async fn check_fault(dir: &Path, part: &str) {
     let fault = baseline.fault().unwrap_or_else(|| panic!("no fault: {part}")).to_owned();
     assert!(fault.contains("baseline.redb: ") && fault.contains(part), "{fault}");
     assert_eq!(show(&baseline, "s", "a=1"), "");
-    assert_eq!(state(&baseline, "never shown"), Some(State::Blocked));
+    assert_eq!(state(&baseline, "never shown"), State::Unreadable);
     assert_eq!(baseline.export().await.unwrap_err(), Refusal::Fault(fault.clone()));
     assert_eq!(baseline.saved().await.unwrap_err(), fault);
     baseline.settled(&place("s"), Surface::Tool).await;
@@ -122,7 +122,7 @@ async fn what_is_no_store_is_a_fault_and_stays() {
     fs::write(&file, &store).unwrap();
     let baseline = Baseline::open(dir.path(), FIRST_USE).unwrap();
     assert_eq!(baseline.fault(), None);
-    assert_eq!(baseline.counts()[State::Trusted as usize].1, 60);
+    assert_eq!(baseline.counts()[1].1, 60);
 }
 
 #[tokio::test]
@@ -140,7 +140,7 @@ async fn what_was_altered_is_a_fault_or_as_it_was() {
         let baseline = Baseline::open(dir.path(), FIRST_USE).unwrap();
         match baseline.fault() {
             Some(_) => faults += 1,
-            None => assert_eq!(baseline.counts()[State::Trusted as usize].1, 60, "page {page}"),
+            None => assert_eq!(baseline.counts()[1].1, 60, "page {page}"),
         }
     }
     assert!(faults > 0);

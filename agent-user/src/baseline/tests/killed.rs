@@ -5,7 +5,8 @@ use std::process::{Command, Stdio};
 
 use super::orders::{id, show};
 use super::{FIRST_USE, order};
-use crate::baseline::{Baseline, State, What};
+use crate::baseline::{Baseline, What};
+use crate::fingerprint::State;
 
 /// Where the child writes. Not set in the parent.
 const DIR: &str = "INTERLOCK_TEST_BASELINE";

@@ -26,16 +26,17 @@ use crate::fingerprint::{Digest, Surface, fingerprint};
 
 const FIRST_USE: Options = Options { trust_first_use: true, authority: None };
 
-/// `server`, `server@1.2.3.4`, with `#revision`, `!principal` and `%agent` behind.
+/// `server`, `server/path`, `server@1.2.3.4`, with `#revision`, `!principal` and `%agent` behind.
 fn place(text: &str) -> Place {
     let part = |mark: char| {
         let (_, part) = text.split_once(mark)?;
         Some(part.split(['@', '#', '!', '%']).next().unwrap_or_default())
     };
     let server = text.split(['@', '#', '!', '%']).next().unwrap_or_default();
+    let (server, path) = server.find('/').map_or((server, ""), |at| server.split_at(at));
     let address = format!("{}:80", part('@').unwrap_or("10.0.0.1")).parse().unwrap();
     Place {
-        endpoint: Endpoint::new(server, address, part('%')),
+        endpoint: Endpoint::new(server, path, address, part('%')),
         revision: Some(part('#').unwrap_or("2025-06-18").into()),
         principal: part('!').map(Into::into),
     }

@@ -54,18 +54,17 @@ proptest! {
     #[test]
     fn a_list_is_what_the_model_says(trust_first_use: bool, ops in ops()) {
         let mut world = World::new(trust_first_use);
-        let (mut model, mut whole) = (BTreeMap::<u8, Item>::new(), false);
+        let mut model = BTreeMap::<u8, Item>::new();
         for op in &ops {
             match op {
                 Op::Whole(list) | Op::Part(list) => {
                     for (name, says) in list {
-                        let first = (trust_first_use && !whole).then_some(*says);
+                        let first = (trust_first_use).then_some(*says);
                         let new = Item { seen: *says, trusted: first, present: true, blocked: false };
                         let item = model.entry(*name).or_insert(new);
                         (item.seen, item.present) = (*says, true);
                     }
                     if matches!(op, Op::Whole(_)) {
-                        whole = true;
                         model.iter_mut().for_each(|(name, item)| item.present = list.contains_key(name));
                     }
                 }

@@ -42,12 +42,12 @@ fn whoever_has_the_most_gives_what_was_used_longest_ago() {
     let mut world = world(40, 100);
     show_as(&mut world, "ann", "ann@10.0.0.1", "a=1 b=1");
     for host in 2..9 {
-        show_as(&mut world, "bob", &format!("bob@10.0.0.{host}"), &list(0..5));
+        show_as(&mut world, "bob", &format!("bob{host}@10.0.0.{host}"), &list(0..5));
     }
     assert!(world.known.size <= 40, "{}", world.known.size);
     assert_eq!(world.standing("ann@10.0.0.1", "a"), "trusted []");
-    assert_eq!(world.standing("bob@10.0.0.2", "n0"), "-");
-    assert_eq!(world.standing("bob@10.0.0.8", "n4"), "trusted []");
+    assert_eq!(world.standing("bob2@10.0.0.2", "n0"), "-");
+    assert_eq!(world.standing("bob8@10.0.0.8", "n4"), "trusted []");
     assert!(world.known.evicted > 0);
     let counted: usize = world.known.owners.values().sum();
     let there: usize = world.known.lists.values().map(|list| list.items.len() + 1).sum();

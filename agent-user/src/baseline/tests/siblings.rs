@@ -32,10 +32,11 @@ fn what_is_the_same_elsewhere_is_trusted() {
 
 #[test]
 fn what_is_another_one_has_drifted_but_for_another_principal() {
-    for other in ["s#2026-07-28", "s@10.0.0.2", "t", "t#2026-07-28"] {
+    for other in ["s#2026-07-28", "s@10.0.0.2", "s@10.0.0.2#2026-07-28"] {
         check("s", other, "a=2", DRIFTED);
     }
-    for other in ["s!bob", "s!bob#2026-07-28", "t!bob", "t@10.0.0.2"] {
+    // Another user, or another server behind the same address.
+    for other in ["s!bob", "s!bob#2026-07-28", "t", "s/b", "t!bob", "t@10.0.0.2"] {
         check("s", other, "a=2", FIRST);
     }
 }
@@ -49,7 +50,7 @@ fn what_a_revision_has_no_place_for_is_no_difference() {
 #[test]
 fn an_address_of_one_agent_is_nobody_elses() {
     check("l@127.0.0.1%ann", "l@127.0.0.1%bob", "a=1", FIRST);
-    check("l@127.0.0.1%ann", "m@127.0.0.1%ann", "a=2", DRIFTED);
+    check("l@127.0.0.1%ann", "l@127.0.0.2%ann", "a=2", DRIFTED);
 }
 
 #[test]
@@ -71,8 +72,12 @@ fn what_has_drifted_at_an_endpoint_has_for_whoever_comes_new() {
     assert_eq!(world.standing("s!bob", "a"), "drifted [definition]");
     world.show("s!cid", "a=3");
     assert_eq!(world.standing("s!cid", "a"), "trusted []", "another definition, for another principal");
-    world.show("t@10.0.0.2!bob", "a=2");
-    assert_eq!(world.standing("t@10.0.0.2!bob", "a"), "trusted []", "no kin");
+    for other in ["t", "s/b", "t/b!bob"] {
+        world.show(other, "a=2");
+        assert_eq!(world.standing(other, "a"), "drifted [definition]", "{other}");
+    }
+    world.show("u@10.0.0.2!bob", "a=2");
+    assert_eq!(world.standing("u@10.0.0.2!bob", "a"), "trusted []", "no kin");
     // What an operator has approved once is not held against the next one.
     world.approve("s!bob", "a");
     world.show("s", "a=9");

@@ -89,11 +89,22 @@ fn what_is_gone_and_comes_again_is_what_it_was() {
 }
 
 #[test]
-fn what_comes_to_a_known_list_is_trusted_only_once_approved() {
+fn what_comes_to_a_known_list_is_said_to_be_added_until_it_is_approved() {
     check(
         true,
         &[
             ("b=1", "first b trusted []", "-"),
+            ("a=1 b=1", "added a trusted [added]", "trusted [added]"),
+            ("a=2 b=1", "drifted a drifted [definition, added]", "drifted [definition, added]"),
+            ("b=1", "removed a removed [removed]", "removed [definition, added, removed]"),
+            ("a=1 b=1", "returned a trusted [added]", "trusted [added]"),
+            ("approve", "approved a trusted []", "trusted []"),
+        ],
+    );
+    check(
+        false,
+        &[
+            ("b=1", "first b new []", "-"),
             ("a=1 b=1", "added a new [added]", "new [added]"),
             ("a=2 b=1", "changed a new [definition]", "new [added]"),
             ("b=1", "removed a removed [removed]", "removed [added, removed]"),
@@ -138,15 +149,19 @@ fn a_rename_is_pointed_out_and_no_reason_to_trust() {
         true,
         &[
             ("mail=1 b=2", "first mail trusted []; first b trusted []", "-"),
-            ("a=1 b=2", "added a new [added] was mail; removed mail removed [removed]", "new [added]"),
+            (
+                "a=1 b=2",
+                "added a trusted [added] was mail; removed mail removed [removed]",
+                "trusted [added]",
+            ),
             (
                 "delete_all=9 b=2",
-                "added delete_all new [added]; removed a removed [removed]",
+                "added delete_all trusted [added]; removed a removed [removed]",
                 "removed [added, removed]",
             ),
             (
                 "delete_ally=8 b=2",
-                "added delete_ally new [added] was delete_all; removed delete_all removed [removed]",
+                "added delete_ally trusted [added] was delete_all; removed delete_all removed [removed]",
                 "removed [added, removed]",
             ),
         ],

@@ -14,8 +14,8 @@ fn only_a_walk_from_the_first_page_to_the_last_misses_anything() {
     assert_eq!(world.page("s", part("", "x", "a=1"), "a=1"), "first a trusted []");
     assert_eq!(world.page("s", part("x", "", "b=1"), "b=1"), "first b trusted []");
     // A first page alone, a last page alone, and pages that do not follow each other.
-    assert_eq!(world.page("s", part("", "x", "c=1"), "c=1"), "added c new [added]");
-    assert_eq!(world.page("s", part("y", "", "d=1"), "d=1"), "added d new [added]");
+    assert_eq!(world.page("s", part("", "x", "c=1"), "c=1"), "added c trusted [added]");
+    assert_eq!(world.page("s", part("y", "", "d=1"), "d=1"), "added d trusted [added]");
     for name in ["a", "b"] {
         assert_eq!(world.standing("s", name), "trusted []");
     }
@@ -36,7 +36,7 @@ fn before_the_first_whole_walk_everything_is_seen_for_the_first_time() {
         world.page("s", part("y", "", "d=1"), "d=1"),
         "first d trusted []; removed a removed [removed]"
     );
-    assert_eq!(world.show("s", "b=1 c=1 d=1 e=1"), "added e new [added]");
+    assert_eq!(world.show("s", "b=1 c=1 d=1 e=1"), "added e trusted [added]");
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn the_same_pages_again_are_a_walk_too() {
     world.page("s", part("", "x", "a=1"), "a=1");
     assert_eq!(
         world.page("s", part("x", "", "c=2"), "c=2"),
-        "added c new [added]; removed b removed [removed]"
+        "added c trusted [added]; removed b removed [removed]"
     );
     // `a` is on a page that was not looked at again, and is not gone.
     assert_eq!(world.standing("s", "a"), "trusted []");
