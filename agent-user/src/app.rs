@@ -9,6 +9,7 @@ use tracing::warn;
 
 use crate::accept::Listeners;
 use crate::approvals::Approvals;
+use crate::baseline::{self, Baseline};
 use crate::book::Book;
 use crate::catalogue::Catalogue;
 use crate::config::Config;
@@ -46,6 +47,8 @@ const BEAT_EVERY: Duration = Duration::from_secs(1);
 pub fn run(config: &Config, rules: Option<(Policy, String)>) -> Result<()> {
     let selectors = Selectors::compile(&config.agents)?;
     let users = Users::load(config.tokens.as_ref())?;
+    let trusted = config.tools.baseline.as_deref().map(baseline::Source::load);
+    let (trusted, authority) = trusted.transpose().context("tools: baseline")?.unzip();
     let (policy, rules_text) = rules.unwrap_or_default();
     raise_file_limit();
     let state = Arc::new(State::load(&config.state_dir)?);
@@ -68,6 +71,8 @@ pub fn run(config: &Config, rules: Option<(Policy, String)>) -> Result<()> {
     drop(log_writer);
     let (log, log_writer) = records?;
     let (tripwires, tripped) = Tripwires::new();
+    let trust_first_use = config.tools.trust_first_use;
+    let baseline = Baseline::open(&config.state_dir, baseline::Options { trust_first_use, authority })?;
     let counts = Arc::new(Counts::load(&config.state_dir, Instant::now()));
     let tags: Vec<_> = gate.rules().policy.limits().map(Limit::tag).collect();
     counts.keep_only(&tags);
@@ -86,6 +91,8 @@ pub fn run(config: &Config, rules: Option<(Policy, String)>) -> Result<()> {
         counts: Arc::clone(&counts),
         users,
         catalogue: Catalogue::default(),
+        baseline,
+        trusted,
         rounds: Rounds::default(),
         approvals: Arc::new(Approvals::new(Arc::clone(&log), Arc::clone(&metrics))),
         kernel,

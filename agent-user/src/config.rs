@@ -79,12 +79,32 @@ pub struct Config {
     /// How the bearer tokens that agents send are checked. Absent: they are read and not believed.
     #[serde(default)]
     pub tokens: Option<Tokens>,
+    /// What of the tools, prompts and instructions of servers is trusted.
+    #[serde(default)]
+    pub tools: Tools,
     /// Lets operators on other machines give orders. Absent: nobody can.
     #[serde(default)]
     pub remote: Option<Remote>,
     /// Cgroup in which `interlock exec` makes one for each command, below the cgroup v2 root.
     #[serde(default = "default_exec_cgroup")]
     pub exec_cgroup: String,
+}
+
+/// What of the tools, prompts and instructions of servers is trusted. Rules with `action: deny_drift` go by it.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Tools {
+    /// What is shown for the first time is trusted; otherwise an operator has to approve of it. True where it is left out.
+    pub trust_first_use: bool,
+    /// A file of `interlock tools export`. With it that file alone says what is trusted: nothing is on first use, and
+    /// nothing is approved but by changing the file.
+    pub baseline: Option<PathBuf>,
+}
+
+impl Default for Tools {
+    fn default() -> Tools {
+        Tools { trust_first_use: true, baseline: None }
+    }
 }
 
 /// How a cgroup becomes an agent.
@@ -247,6 +267,7 @@ impl Config {
             tokens.jwks = base.join(&tokens.jwks);
         }
         config.rules = config.rules.map(|rules| base.join(rules));
+        config.tools.baseline = config.tools.baseline.map(|file| base.join(file));
         config.check().with_context(|| path.display().to_string())?;
         Ok(config)
     }

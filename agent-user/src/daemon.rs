@@ -93,13 +93,18 @@ impl Daemon {
         Ok(())
     }
 
-    /// Covers new cgroups below the root, leaves namespaces without agents, saves what limits have counted, and sees
-    /// changes of the keys of tokens, and of the rules that no watch reports, such as behind a symbolic link.
+    /// Covers new cgroups below the root, leaves namespaces without agents, saves what limits have counted, counts what
+    /// servers show, and sees changes of the keys of tokens, of the file that says what is trusted, and of the rules that no
+    /// watch reports, such as behind a symbolic link.
     fn tend(&self) {
         if let Some(reloader) = &self.reloader {
             reloader.reload_if_changed();
         }
         self.parts.users.reload_if_changed();
+        if let Some(trusted) = &self.parts.trusted {
+            trusted.reload_if_changed(&self.parts.baseline);
+        }
+        self.parts.metrics.count_surfaces(&self.parts.baseline);
         let (counts, now) = (&self.parts.counts, Instant::now());
         if counts.is_due(now) {
             let counts = Arc::clone(counts);

@@ -9,6 +9,7 @@ use jiff::Timestamp;
 
 use crate::agents::Agents;
 use crate::approvals::Approvals;
+use crate::baseline::{self, Baseline};
 use crate::book::Book;
 use crate::catalogue::Catalogue;
 use crate::config::Arguments;
@@ -56,6 +57,10 @@ pub struct Parts {
     pub users: Users,
     /// What servers say of their tools.
     pub catalogue: Catalogue,
+    /// What servers show to models, and what of it is trusted.
+    pub baseline: Baseline,
+    /// The file that alone says what is trusted, where there is one.
+    pub trusted: Option<baseline::Source>,
     /// Calls that a server has asked something about in the middle of.
     pub rounds: Rounds,
     pub approvals: Arc<Approvals>,

@@ -260,6 +260,7 @@ mod tests {
             tool: Some(name.into()),
             of_tool: None,
             of_unknown: false,
+            cursor: None,
             round: None,
             agent_cancelled_at: None,
             rpc_id: Some("1".into()),

@@ -13,8 +13,9 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
-use crate::decide::policy::Phase;
+use crate::decide::policy::{Phase, STANDING};
 use crate::decide::subject::{Annotations, Party, Sender, Subject};
+use crate::fingerprint::Standings;
 use crate::judge::server_names;
 
 /// A message and what was decided on it. Other fields of a record say nothing to rules.
@@ -62,6 +63,9 @@ pub struct Case {
     arguments_digest: Option<String>,
     #[serde(default)]
     annotations: Option<Annotations>,
+    /// Left out where nobody asked for it.
+    #[serde(default)]
+    standing: Option<Standings>,
     /// What was decided: allow, deny, would_deny or edit.
     #[serde(default)]
     pub verdict: Option<String>,
@@ -122,6 +126,7 @@ impl Case {
             continues: self.continues,
             arguments,
             annotations: self.annotations.unwrap_or_default(),
+            standings: self.standing.unwrap_or_default(),
             now: self.at.unwrap_or_else(Timestamp::now),
             ..Subject::default()
         }
@@ -138,6 +143,9 @@ impl Case {
         let has_none = self.phase == Phase::Request && self.method.as_deref() != Some("tools/call");
         if self.annotations.is_none() && !has_none {
             unknown.push("annotations");
+        }
+        if self.standing.is_none() {
+            unknown.push(STANDING);
         }
         unknown
     }

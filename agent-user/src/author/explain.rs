@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use super::case::Case;
-use crate::decide::policy::{Field, Policy, PolicyFile};
+use crate::decide::policy::{Action, Field, Policy, PolicyFile, STANDING};
 
 /// How every rule looks at a message.
 #[derive(Debug, Serialize)]
@@ -81,6 +81,8 @@ pub fn explain(file: &PolicyFile, policy: &Policy, case: &Case) -> Explanation {
             .any(|tripwire| *tripwire.rule == *rule.id && tripwire.after.is_some())
         {
             Some("counts it, if it is refused")
+        } else if rule.action == Action::DenyDrift && unknown.contains(&STANDING) {
+            Some("refuses it if it is not what was trusted")
         } else {
             None
         };

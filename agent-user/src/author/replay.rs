@@ -70,7 +70,8 @@ pub fn replay(cases: impl Iterator<Item = Case>, policy: &Policy) -> Report {
         report.limits += usize::from(!verdict.limits.is_empty());
         report.redactions += usize::from(!verdict.redactions.is_empty() || recorded.ends_with("edit"));
         // The entries of a list are not in the records, and what was over a limit may be so again.
-        let is_unknown = case.phase == Phase::List || is_limited && verdict.refusal.is_none();
+        let is_unknown = case.phase == Phase::List
+            || (is_limited || !verdict.waits.is_empty()) && verdict.refusal.is_none();
         if is_unknown || policy.depends_on(&scope, &subject, &case.unknown()) {
             report.unknown.add(&case, rules);
             continue;

@@ -6,7 +6,7 @@ use bytes::Buf;
 
 use crate::decide::policy::{Bias, Defaults};
 use crate::decide::{Guard, Refusal};
-use crate::decode::{Body, Framing, Method, RequestHead, Version, parse_request, rewrite_head};
+use crate::decode::{Body, Framing, Method, RequestHead, Version, a2a, parse_request, rewrite_head};
 use crate::forward::answer::{Answered, Asked, Begun, Relay};
 use crate::forward::reframe::Stream;
 use crate::forward::refuse::Refused;
@@ -143,7 +143,7 @@ impl Connection {
             }
             Judged::Refused { calls, batch } => self.refuse(head, len, &calls, batch).await,
             // `judge` has asked until there was nothing left to ask.
-            Judged::Asks(_) => Err(End::Refused),
+            Judged::Asks(_) | Judged::Waits(_) => Err(End::Refused),
             Judged::RefusedUnread { refusal, decision } => {
                 self.conn.end();
                 let ours = matches!(refusal, Refusal::Stop(_) | Refusal::Rule { .. } | Refusal::Limit { .. });
@@ -223,6 +223,7 @@ impl Connection {
             chunked: head.version == Version::Http11,
             may_tunnel: head.upgrade || head.method == Method::Connect,
             opened: self.begun == Begun::Stream,
+            card: head.method == Method::Get && a2a::is_card(head.target.of(&self.request)),
         };
         self.conn.set_phase(if has_calls { Phase::Sending } else { Phase::Open });
         let relay = Relay {

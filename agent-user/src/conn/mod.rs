@@ -43,6 +43,9 @@ pub async fn run(stream: TcpStream, origin: Origin, netns: Arc<Netns>, parts: Ar
     let scene = Scene::of_connection(destination, identity.workflow.value());
     let listed = parts.ledger.open(identity, destination, scene.clone());
     let conn = Arc::clone(listed.conn());
+    if destination.ip().is_loopback() && !netns.is_home() {
+        conn.mark_apart();
+    }
     let mut connection = Connection::new(stream, netns, Arc::clone(&parts), Arc::clone(&conn), scene);
     let end = loop {
         tokio::select! {

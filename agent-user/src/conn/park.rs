@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::approvals::{self, Outcome, Parked};
 use crate::decide::stop::Stop;
@@ -15,7 +15,7 @@ use crate::forward::hold::Content;
 use crate::forward::reframe::Stream;
 use crate::forward::refuse;
 use crate::forward::side::{Reader, Writer};
-use crate::judge::{Asking, Consent, Judged, Question, judge};
+use crate::judge::{Asking, Consent, Judged, Question, Wait, judge};
 use crate::record::entry::{Decision, Entry};
 
 use super::Connection;
@@ -33,8 +33,22 @@ impl Connection {
             let (parts, content) = (&self.parts, content.of(buffer));
             match judge(parts, &self.conn, &mut self.target, &asking, content, &mut consent).await {
                 Judged::Asks(question) => self.ask(*question, &mut consent).await,
+                Judged::Waits(wait) => self.wait_for(&wait).await,
                 judged => return judged,
             }
+        }
+    }
+
+    /// Waits for lists that tell whether what a request uses has changed. A stop ends the wait; so does the agent that leaves.
+    async fn wait_for(&self, wait: &Wait) {
+        let listed = async {
+            for (place, surface) in &wait.lists {
+                self.parts.baseline.settled(place, *surface).await;
+            }
+        };
+        tokio::select! {
+            _ = timeout(wait.within, listed) => {}
+            Ok(()) = self.agent.reader.hangup() => {}
         }
     }
 

@@ -4,6 +4,7 @@
 //! mentions is allowed unless [`policy::Defaults`] says otherwise.
 
 pub mod condition;
+pub mod drift;
 pub mod limit;
 pub mod policy;
 pub mod redact;
@@ -17,7 +18,8 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::decode::{Kind, Message, mcp};
+use crate::decode::{Kind, Message, ResultMembers, mcp};
+use drift::Drifted;
 use limit::Exceeded;
 use policy::{Approval, Defaults, Known, Limited, Mode, Policy, Redact};
 use redact::Found;
@@ -96,18 +98,15 @@ impl Reach {
         rules.policy.judge_next(&self.scope, &self.known, subject)
     }
 
-    /// Whether a server's message is to be looked at: some rule may be about it, or it lists tools, which later calls and
-    /// rules go by.
+    /// Whether a server's message is to be looked at: some rule may be about it, or later calls and rules go by what it shows.
     pub fn concerns(&self, message: &Message<'_>) -> bool {
         let result = message.result.as_ref();
-        let (asks, lists) = match &message.kind {
+        let (asks, shows) = match &message.kind {
             Kind::Request { .. } => (true, false),
-            Kind::Notification { .. } => (false, false),
-            Kind::Response { .. } => {
-                (mcp::asks_for_input(message), result.is_some_and(|result| result.tools.is_some()))
-            }
+            Kind::Notification { method } => (false, method.ends_with("/list_changed")),
+            Kind::Response { .. } => (mcp::asks_for_input(message), result.is_some_and(ResultMembers::shows)),
         };
-        self.answers || lists || asks && !self.scope.is_empty()
+        self.answers || shows || asks && !self.scope.is_empty()
     }
 }
 
@@ -129,6 +128,8 @@ pub struct Verdict {
     pub tripwires: Vec<Arc<Tripwire>>,
     /// Enforced rules that ask for a person's approval.
     pub approvals: Vec<Arc<Approval>>,
+    /// Enforced rules that hold it until the list of what it uses was seen.
+    pub waits: Vec<Drifted>,
     /// Rules that count it, if it is let through.
     pub limits: Vec<Arc<Limited>>,
     /// Rules that take something out of it, if there is anything to take out.
@@ -161,6 +162,13 @@ impl Verdict {
         self.refusal.get_or_insert(Refusal::Guard(guard));
     }
 
+    /// What it waited for has not come.
+    pub fn refuse_unsure(&mut self) {
+        if let Some(drifted) = self.waits.drain(..).next() {
+            self.refusal.get_or_insert_with(|| Refusal::Drift(Arc::new(drifted)));
+        }
+    }
+
     /// The value of the `verdict` field of records and metrics.
     pub fn label(&self) -> &'static str {
         match (&self.refusal, self.would_deny) {
@@ -190,6 +198,8 @@ pub enum Refusal {
     Limit { reason: Arc<str>, exceeded: Arc<Exceeded> },
     /// A built-in guard, or a `defaults:` entry set to deny.
     Guard(Guard),
+    /// What it uses is not what was trusted.
+    Drift(Arc<Drifted>),
     /// A rule asks for a person's approval, and there is none.
     Unapproved(Arc<Unapproved>),
 }
@@ -211,6 +221,8 @@ pub enum Guard {
     UnknownRevision(String),
     /// A call of a tool that no list has shown.
     UnseenTool,
+    /// What it uses was blocked by an operator.
+    Blocked,
 }
 
 impl Refusal {
@@ -221,6 +233,7 @@ impl Refusal {
             Refusal::Rule { id, .. } => id,
             Refusal::Limit { exceeded, .. } => &exceeded.rule,
             Refusal::Guard(guard) => guard.rule(),
+            Refusal::Drift(drifted) => &drifted.rule.rule,
             Refusal::Unapproved(unapproved) => &unapproved.rule.rule,
         }
     }
@@ -247,7 +260,7 @@ impl Refusal {
         match self {
             Refusal::Stop(_) | Refusal::Guard(Guard::Batch) => false,
             Refusal::Unapproved(unapproved) => unapproved.is_denial(),
-            Refusal::Rule { .. } | Refusal::Limit { .. } | Refusal::Guard(_) => true,
+            Refusal::Rule { .. } | Refusal::Limit { .. } | Refusal::Guard(_) | Refusal::Drift(_) => true,
         }
     }
 
@@ -257,6 +270,7 @@ impl Refusal {
             Refusal::Stop(_) => "stop",
             Refusal::Rule { .. } => "rule",
             Refusal::Limit { exceeded, .. } => exceeded.label,
+            Refusal::Drift(drifted) => drifted.label(),
             Refusal::Unapproved(unapproved) => unapproved.label(),
             Refusal::Guard(Guard::Undecodable(label)) => label,
             Refusal::Guard(Guard::Oversized { .. }) => "oversized",
@@ -265,6 +279,7 @@ impl Refusal {
             Refusal::Guard(Guard::Opaque) => "opaque",
             Refusal::Guard(Guard::UnknownRevision(_)) => "unknown_revision",
             Refusal::Guard(Guard::UnseenTool) => "unseen_tool",
+            Refusal::Guard(Guard::Blocked) => "blocked",
         }
     }
 
@@ -274,6 +289,7 @@ impl Refusal {
             Refusal::Stop(stop) => stop.reason.to_string(),
             Refusal::Rule { reason, .. } => reason.to_string(),
             Refusal::Limit { reason, exceeded } => format!("{reason}: {}", exceeded.reason),
+            Refusal::Drift(drifted) => drifted.to_string(),
             Refusal::Unapproved(unapproved) => unapproved.reason(),
             Refusal::Guard(Guard::Undecodable(label)) => {
                 format!("the message cannot be read unambiguously: {label}")
@@ -291,6 +307,7 @@ impl Refusal {
             Refusal::Guard(Guard::UnseenTool) => {
                 "no list of this server has shown this agent the tool; list the tools first".to_owned()
             }
+            Refusal::Guard(Guard::Blocked) => "an operator has blocked it".to_owned(),
             Refusal::Guard(Guard::UnknownRevision(stated)) => {
                 format!("protocol revision {stated:?} is not known here")
             }
@@ -309,6 +326,7 @@ impl Guard {
             Guard::Opaque => "default:opaque",
             Guard::UnknownRevision(_) => "default:unknown_revision",
             Guard::UnseenTool => "default:unseen_tool",
+            Guard::Blocked => "guard:blocked",
         }
     }
 }

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::policy::Phase;
+use crate::fingerprint::Standings;
 use crate::session::Session;
 
 /// One message on its way. Texts are as decoded, never as escaped on the wire; what is not known is `None`.
@@ -45,6 +46,8 @@ pub struct Subject<'a> {
     pub arguments: Option<&'a str>,
     /// What the server last said of the tool in a list.
     pub annotations: Annotations,
+    /// How far what it uses, and what its server says of itself, can be trusted.
+    pub standings: Standings,
     /// JSON text of `result` of a response.
     pub result: Option<&'a str>,
     /// JSON text of `error` of a response.

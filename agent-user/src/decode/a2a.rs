@@ -24,6 +24,12 @@ pub fn context_id<'a>(message: &Message<'a>) -> Option<Cow<'a, str>> {
     }
 }
 
+/// Whether a request target is that of an agent card (A2A 0.3 and 1.0: `agent-card.json`; before, `agent.json`).
+pub fn is_card(target: &[u8]) -> bool {
+    let path = target.split(|byte| *byte == b'?').next().unwrap_or_default();
+    path.ends_with(b"/.well-known/agent-card.json") || path.ends_with(b"/.well-known/agent.json")
+}
+
 fn of(object: &str) -> Result<Option<&str>, Ambiguous> {
     if member(object, "context_id")?.is_some() {
         return Err(Ambiguous);

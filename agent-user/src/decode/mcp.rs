@@ -143,11 +143,15 @@ pub fn revision(call: &Call<'_>, claims: &Claims<'_>, session: Option<Revision>)
         // Provisional, and a handshake whatever it offers: the Rust SDK offers 2026-07-28 in one.
         return call.revision.map(|offer| if offer.is_modern() { Revision::V2025_11_25 } else { offer });
     }
-    match (session, claims.protocol_version) {
-        (Some(bound), _) => Some(bound),
-        (None, Some(claimed)) => Revision::parse(std::str::from_utf8(claimed).ok()?),
-        // What a server must assume, too (2025-06-18, transports).
-        (None, None) => Some(Revision::V2025_03_26),
+    session.or_else(|| claimed_revision(claims))
+}
+
+/// The revision that headers alone say, if we know it. Without any it is what a server must assume (2025-06-18,
+/// transports).
+pub fn claimed_revision(claims: &Claims<'_>) -> Option<Revision> {
+    match claims.protocol_version {
+        Some(claimed) => Revision::parse(std::str::from_utf8(claimed).ok()?),
+        None => Some(Revision::V2025_03_26),
     }
 }
 

@@ -69,12 +69,35 @@ pub struct ResultMembers<'a> {
     pub server_info: Option<&'a str>,
     /// `tools` of a list.
     pub tools: Option<&'a str>,
+    /// `prompts` of a list.
+    pub prompts: Option<&'a str>,
+    /// `resourceTemplates` of a list.
+    pub resource_templates: Option<&'a str>,
+    /// `instructions` of an initialize or discover result.
+    pub instructions: Option<&'a str>,
+    /// `supportedVersions` of a discover result (MCP 2026-07-28).
+    pub supported_versions: Option<&'a str>,
     /// `nextCursor` of a list; empty still means that more follows.
     pub next_cursor: Option<&'a str>,
     /// `taskId` of a created task (flat, tasks extension).
     pub task_id: Option<&'a str>,
     /// `task` of a created task (MCP 2025-11-25).
     pub task: Option<&'a str>,
+}
+
+impl ResultMembers<'_> {
+    /// It says something that models go by later: a list, or what a server is and wants.
+    pub fn shows(&self) -> bool {
+        let members = [
+            self.tools,
+            self.prompts,
+            self.resource_templates,
+            self.instructions,
+            self.server_info,
+            self.supported_versions,
+        ];
+        members.iter().any(Option::is_some)
+    }
 }
 
 impl<'a> Params<'a> {
@@ -165,6 +188,10 @@ impl<'a> ResultMembers<'a> {
                     "protocolVersion" => &mut result.protocol_version,
                     "serverInfo" => &mut result.server_info,
                     "tools" => &mut result.tools,
+                    "prompts" => &mut result.prompts,
+                    "resourceTemplates" => &mut result.resource_templates,
+                    "instructions" => &mut result.instructions,
+                    "supportedVersions" => &mut result.supported_versions,
                     "nextCursor" => &mut result.next_cursor,
                     "taskId" => &mut result.task_id,
                     "task" => &mut result.task,

@@ -180,6 +180,7 @@ fn to_call(number: usize) -> Call {
         tool: Some(TOOL.into()),
         of_tool: None,
         of_unknown: false,
+        cursor: None,
         round: None,
         rpc_id: None,
         server: "".into(),

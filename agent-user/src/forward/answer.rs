@@ -22,7 +22,7 @@ use crate::forward::hold::{self, Content, Held, Hold};
 use crate::forward::reframe::Stream;
 use crate::forward::refuse::{self, Refused};
 use crate::forward::side::{Reader, Writer};
-use crate::judge::{Answer, Answering, Target};
+use crate::judge::{Answer, Answering, Target, notice_card};
 use crate::kernel::netns::Netns;
 use crate::ledger::{Call, Conn, Phase};
 use crate::parts::Parts;
@@ -73,6 +73,8 @@ pub struct Asked {
     pub may_tunnel: bool,
     /// The agent has the beginning of a stream already, in which the answer goes on.
     pub opened: bool,
+    /// It asked for the agent card of an A2A server.
+    pub card: bool,
 }
 
 /// How an answer ended.
@@ -130,6 +132,7 @@ impl Relay<'_> {
             _ if self.asked.opened => self.go_on(&head).await?,
             _ if is_empty => self.pass(&head).await?,
             Media::EventStream if head.codings.is_identity() || self.is_mcp() => self.stream(&head).await?,
+            Media::Json if self.asked.card && head.status == 200 => self.card(&head).await?,
             _ if !self.asked.has_calls => self.pass(&head).await?,
             Media::Json => self.hold(&head).await?,
             _ => self.pass(&head).await?,
@@ -242,6 +245,19 @@ impl Relay<'_> {
         self.agent.send(&replaced).await.map_err(End::agent)?;
         self.server.buffer.advance(len);
         Ok(())
+    }
+
+    /// Holds an agent card until it was looked at.
+    async fn card(&mut self, head: &ResponseHead) -> Result<(), End> {
+        let (content, len) = match self.whole(head).await? {
+            Ok(whole) => whole,
+            Err(guard) => return self.or_refuse(guard, head).await,
+        };
+        if let Ok(card) = std::str::from_utf8(content.of(&self.server.buffer)) {
+            notice_card(self.parts, self.conn, card).await;
+        }
+        *self.begun = Begun::Partial;
+        self.forward(len).await
     }
 
     /// Waits until a JSON answer is whole: its content without codings, and its length with the head; or why it cannot be

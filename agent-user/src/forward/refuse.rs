@@ -216,6 +216,7 @@ pub(super) mod tests {
             method: method.into(),
             of_tool: None,
             of_unknown: false,
+            cursor: None,
             round: None,
             agent_cancelled_at: None,
             tool: (method == "tools/call").then(|| "wire_transfer".into()),

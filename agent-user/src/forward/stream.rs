@@ -71,10 +71,10 @@ impl Relay<'_> {
 
     /// What undoes the codings of a stream, if it has any, for an agent that takes it without.
     fn decoder(&self, head: &ResponseHead) -> Result<Option<Decoder>, Fault> {
-        let decoder = Stream::decoder(head.codings, self.parts.limits.event)?;
+        let Some(decoder) = Stream::decoder(head.codings, self.parts.limits.event)? else { return Ok(None) };
         let request = parse_request(self.request, self.parts.limits.header).ok().flatten();
         let refuses = |request| refuses_identity(Headers::of(&request, self.request).all("accept-encoding"));
-        if decoder.is_some() && request.is_some_and(refuses) { Err(Fault::Unknown) } else { Ok(decoder) }
+        if request.is_some_and(refuses) { Err(Fault::Unknown) } else { Ok(Some(decoder)) }
     }
 
     /// The head leaves with the first events, if those are there already. It says how they are framed: in chunks where both

@@ -9,6 +9,7 @@ use std::time::Instant;
 use jiff::Timestamp;
 
 use super::redact::{keep_opaque, redact};
+use super::shown::{self, Watching};
 use super::{place, subject};
 use crate::decide::policy::Phase;
 use crate::decide::redact::splice;
@@ -16,6 +17,7 @@ use crate::decide::subject::{Annotations, Party, Subject};
 use crate::decide::{Guard, Reach, Refusal, Rules, Verdict};
 use crate::decode::find::{self, Ambiguous};
 use crate::decode::{Kind, Message, mcp};
+use crate::fingerprint::Standings;
 use crate::forward::refuse::{self, Refused};
 use crate::ledger::{Call, Conn, Scene};
 use crate::parts::Parts;
@@ -60,6 +62,9 @@ impl Answering<'_> {
         let (mut judgement, part) = match &message.kind {
             Kind::Request { method, .. } => (self.asked(method, params, message.raw.len()), params),
             Kind::Notification { method } => {
+                if let Some(surfaces) = shown::doubted(method) {
+                    self.watching().doubt(surfaces);
+                }
                 let subject =
                     Subject { method: Some(method), params, ..self.subject(Phase::Response, message) };
                 (self.judgement(&subject, method, None), params)
@@ -68,6 +73,9 @@ impl Answering<'_> {
                 Some(call) => return self.response(message, &call).await,
                 // Such as one that is sent again after a connection was lost.
                 None => {
+                    if self.watching().notice(message, None).await.is_err() {
+                        return Answer::Drop(Refusal::Guard(Guard::Undecodable("duplicate_member")));
+                    }
                     let subject = self.subject(Phase::Response, message);
                     (self.judgement(&subject, "response", None), answered(message))
                 }
@@ -94,6 +102,7 @@ impl Answering<'_> {
             session: call.session,
             revision: call.revision,
             took,
+            standings: self.standings(call),
             ..self.subject(Phase::Response, message)
         };
         let mut judgement = self.judgement(&subject, &call.method, call.tool.as_deref());
@@ -112,6 +121,9 @@ impl Answering<'_> {
         }
         if let Some(refusal) = refusal {
             return refuse(call, refusal);
+        }
+        if let Err(fault) = self.watching().notice(message, Some(call)).await {
+            return refuse(call, self.blame(fault, call).await);
         }
         if &*call.method == "tools/list"
             && let Some(tools) = mcp::result_facts(message).and_then(|facts| facts.tools)
@@ -170,6 +182,19 @@ impl Answering<'_> {
         let list = format!("[{}]", kept.join(","));
         let listed = entries.filter(|_| !is_same).and_then(|entries| splice(text, entries, &list));
         listed.or(edited).map_or(Answer::Pass, Answer::Replace)
+    }
+
+    fn watching(&self) -> Watching<'_> {
+        Watching { parts: self.parts, conn: self.conn, scene: self.scene }
+    }
+
+    /// How far what a call has used can be trusted by now.
+    fn standings(&self, call: &Call) -> Standings {
+        if !self.rules.policy.reads.standing {
+            return Standings::default();
+        }
+        let used = shown::used(&call.method, call.tool.as_deref(), call.of_tool.as_deref());
+        self.parts.baseline.standings(&shown::place(self.conn, self.scene, call.revision), used)
     }
 
     /// A result that clients may read in two ways is none.

@@ -6,10 +6,13 @@ use std::time::Duration;
 
 use super::message::Prepared;
 use crate::approvals::{Asked, Outcome, Parked};
+use crate::baseline::Place;
 use crate::decide::policy::Approval;
 use crate::decide::stop::Operator;
 use crate::decide::unapproved::{Unapproved, Why};
 use crate::decide::{Refusal, Verdict};
+use crate::fingerprint::Surface;
+use crate::ledger::{Conn, Scene};
 
 /// What persons have said of a request so far. An approval is for the rules it was asked for, at the message it was asked
 /// for, and for no other.
@@ -18,6 +21,8 @@ pub struct Consent {
     /// By message.
     pub(super) kept: Vec<Kept>,
     approved: Vec<Wanted>,
+    /// What may have changed was waited for: it is not waited for again.
+    has_waited: bool,
     /// What was asked for last, and who has decided.
     pub(super) approval: Option<Arc<str>>,
     pub(super) by: Option<Operator>,
@@ -39,6 +44,14 @@ struct Wanted {
     rule: Arc<Approval>,
 }
 
+/// Lists that have to be seen before a request is judged.
+#[derive(Debug)]
+pub struct Wait {
+    pub lists: Vec<(Place, Surface)>,
+    /// How long that may take.
+    pub within: Duration,
+}
+
 /// A question for a person.
 #[derive(Debug)]
 pub struct Question {
@@ -55,6 +68,18 @@ impl Consent {
     /// Nobody was asked yet.
     pub(super) fn is_new(&self) -> bool {
         self.kept.is_empty()
+    }
+
+    /// What to wait for until it is known whether what these messages use has changed.
+    pub(super) fn wait(&mut self, prepared: &[Prepared<'_>], conn: &Conn, scene: &Scene) -> Option<Wait> {
+        let waits = prepared.iter().flat_map(|message| &message.verdict.waits);
+        let within = waits.map(|drifted| drifted.rule.wait).min()?;
+        if std::mem::replace(&mut self.has_waited, true) {
+            return None;
+        }
+        self.kept = prepared.iter().map(Prepared::keep).collect();
+        let lists = prepared.iter().flat_map(|message| message.unsure(conn, scene)).collect();
+        Some(Wait { lists, within })
     }
 
     /// Applies what was said to the verdict on one message. What the rules or a stop have against it comes first.

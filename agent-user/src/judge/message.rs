@@ -7,8 +7,9 @@ use jiff::Timestamp;
 
 use super::consent::{Consent, Kept};
 use super::redact::{Edited, redact};
-use super::{Asking, hex, place, sha256, subject};
+use super::{Asking, hex, place, sha256, shown, subject};
 use crate::approvals::{Asked, RuleAsked, Text};
+use crate::baseline::Place;
 use crate::config::Arguments;
 use crate::decide::limit::Key;
 use crate::decide::policy::{Approval, Bias, Limited, Mode, Phase};
@@ -16,6 +17,7 @@ use crate::decide::stop::Facts;
 use crate::decide::subject::{Annotations, Recent, Subject, User};
 use crate::decide::{Guard, Reach, Refusal, Rules, Verdict, decide};
 use crate::decode::{Headers, IdKind, Kind, Message, mcp};
+use crate::fingerprint::{Standings, Surface};
 use crate::ledger::{Call, Conn, Scene};
 use crate::limits::Permit;
 use crate::parts::{Parts, count_stop};
@@ -57,6 +59,8 @@ pub(super) struct Prepared<'a> {
     /// What it has in common with the other rounds of the same call.
     round: Option<Round>,
     kept: Kept,
+    /// How far what it uses can be trusted, where that is asked for.
+    standings: Option<Standings>,
     pub(super) verdict: Verdict,
     /// What limits have counted of it.
     permits: Vec<Permit>,
@@ -96,6 +100,7 @@ impl<'a> Prepared<'a> {
             arguments,
             round: None,
             kept: Kept { decision: String::new(), continues: false },
+            standings: None,
             verdict: Verdict::default(),
             permits: Vec::new(),
             edited: None,
@@ -172,12 +177,14 @@ impl<'a> Prepared<'a> {
             since: Timestamp::now(),
             of_tool: self.of_tool.clone(),
             of_unknown: self.of_unknown,
+            cursor: self.message.params.as_ref().and_then(|params| params.cursor).and_then(shown::cursor),
             round: self.round,
             agent_cancelled_at: None,
         }
     }
 
     pub(super) fn judge(&mut self, by: &JudgedBy<'_>) {
+        self.standings = self.standings(by);
         let subject = self.subject(by);
         let facts = Facts {
             workflow: self.workflow.as_deref(),
@@ -196,6 +203,9 @@ impl<'a> Prepared<'a> {
         if denies(by.reach.defaults.unseen_tool) && self.is_tool_call() && !self.annotations(by).known {
             self.verdict.refuse(Guard::UnseenTool);
         }
+        if self.standings.is_some_and(|standings| standings.is_blocked()) {
+            self.verdict.refuse(Guard::Blocked);
+        }
         let mismatch =
             self.call.as_ref().filter(|call| call.is_mcp).and_then(|call| mcp::mismatch(by.claims, call));
         if let Some(mcp::Mismatch { header, header_value, body_value }) = mismatch {
@@ -212,6 +222,7 @@ impl<'a> Prepared<'a> {
             phase: if call.is_some() { Phase::Request } else { Phase::Response },
             user: by.user,
             recent: by.recent,
+            standings: self.standings.unwrap_or_default(),
             annotations: if reads_annotations { self.annotations(by) } else { Annotations::default() },
             workflow: self.workflow.as_deref(),
             protocol: self.protocol(),
@@ -237,6 +248,26 @@ impl<'a> Prepared<'a> {
     fn annotations(&self, by: &JudgedBy<'_>) -> Annotations {
         let name = self.call.as_ref().and_then(|call| call.name.as_deref()).unwrap_or_default();
         by.parts.catalogue.annotations(place(by.conn, by.scene), name)
+    }
+
+    /// How far what it uses, and what its server says of itself, can be trusted, where rules or an operator ask for that.
+    fn standings(&self, by: &JudgedBy<'_>) -> Option<Standings> {
+        let baseline = &by.parts.baseline;
+        let is_asked_for = by.rules.policy.reads.standing || baseline.has_blocked();
+        let call = self.call.as_ref().filter(|_| is_asked_for)?;
+        let used = shown::used(&call.method, call.name.as_deref(), self.of_tool.as_deref());
+        Some(baseline.standings(&self.shown_at(by.conn, by.scene), used))
+    }
+
+    /// Where what it uses is shown.
+    fn shown_at(&self, conn: &Conn, scene: &Scene) -> Place {
+        shown::place(conn, scene, self.revision)
+    }
+
+    /// What it uses may have changed: until that is known it is waited for.
+    pub(super) fn unsure(&self, conn: &Conn, scene: &Scene) -> Vec<(Place, Surface)> {
+        let waits = self.verdict.waits.iter();
+        waits.map(|drifted| (self.shown_at(conn, scene), drifted.surface)).collect()
     }
 
     /// Counts it, if it is to be let through.
@@ -358,6 +389,7 @@ impl<'a> Prepared<'a> {
             arguments: arguments
                 .filter(|_| is_full)
                 .and_then(|arguments| serde_json::from_str(arguments).ok()),
+            standing: self.standings,
             annotations: (is_full && self.is_tool_call()).then(|| self.annotations(by)),
             held_us: u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX),
             ..Decision::new(&self.kept.decision, conn, &scene.server)

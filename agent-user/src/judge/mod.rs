@@ -7,6 +7,7 @@ mod answer;
 mod consent;
 mod message;
 mod redact;
+mod shown;
 mod target;
 mod unread;
 
@@ -31,7 +32,8 @@ use self::message::{JudgedBy, Prepared};
 use self::target::authority;
 
 pub use self::answer::{Answer, Answering};
-pub use self::consent::{Consent, Question};
+pub use self::consent::{Consent, Question, Wait};
+pub use self::shown::notice_card;
 pub use self::target::{Target, server_names};
 pub use self::unread::{is_refused, judge_opaque, judge_unread, refuse_bytes};
 
@@ -57,6 +59,8 @@ pub enum Judged {
     },
     /// A person must approve of it first. Nothing is decided or on record; its calls are on the ledger.
     Asks(Box<Question>),
+    /// What it uses may have changed: it waits for lists. Nothing is decided or on record.
+    Waits(Box<Wait>),
 }
 
 /// A request after something was taken out of it.
@@ -154,11 +158,17 @@ pub async fn judge(
         parts.metrics.decision_seconds.observe(started.elapsed().as_secs_f64());
         parts.metrics.held_seconds.observe(since.elapsed().as_secs_f64());
     }
-    if prepared.iter().all(|message| message.verdict.refusal.is_none())
+    let is_open = prepared.iter().all(|message| message.verdict.refusal.is_none());
+    if is_open && let Some(wait) = consent.wait(&prepared, conn, &scene) {
+        return Judged::Waits(Box::new(wait));
+    }
+    if is_open
+        && prepared.iter().all(|message| message.verdict.waits.is_empty())
         && let Some(question) = consent.question(&prepared, !batch && takes_events(head, bytes))
     {
         return Judged::Asks(Box::new(question));
     }
+    prepared.iter_mut().for_each(|message| message.verdict.refuse_unsure());
     let now = Instant::now();
     prepared.iter_mut().for_each(|message| message.count(&by, now));
     if batch && prepared.iter().any(|message| message.verdict.refusal.is_some()) {

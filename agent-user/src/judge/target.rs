@@ -5,10 +5,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::decide::{Guard, Reach, Rules};
-use crate::decode::RequestHead;
+use crate::decode::{Headers, RequestHead, mcp};
 use crate::ledger::{Conn, Scene, addresses};
 use crate::session::Session;
-use crate::user::LastToken;
+use crate::user::{LastPrincipal, LastToken};
 
 /// The server as the agent names it, and what can concern a message to it.
 #[derive(Debug, Default)]
@@ -24,6 +24,8 @@ pub struct Target {
     process: Option<Session>,
     /// The bearer token that was seen last, and whom it speaks for.
     pub(super) token: LastToken,
+    principal: LastPrincipal,
+    path: Arc<str>,
 }
 
 /// Longest name of a server that is kept.
@@ -83,7 +85,14 @@ impl Target {
         let (session, other_session) =
             if is_modern { (process, named) } else { (named.or(process), process) };
         let (server, servers) = (Arc::clone(&self.server), Arc::clone(&self.servers));
-        Scene { server, servers, session, other_session, workflow }
+        let path = path(head.target.of(bytes));
+        if self.path.as_bytes() != path {
+            self.path = String::from_utf8_lossy(path).into();
+        }
+        let path = Arc::clone(&self.path);
+        let principal = self.principal.of_request(Headers::of(head, bytes), &conn.identity.agent.name);
+        let revision = mcp::claimed_revision(&head.mcp.claims(bytes)).map(mcp::Revision::as_str);
+        Scene { server, path, servers, session, other_session, workflow, revision, principal }
     }
 
     fn digest(&mut self, id: &[u8]) -> Option<Session> {
@@ -109,6 +118,17 @@ pub fn server_names(named: &str, destination: Option<SocketAddr>) -> Vec<String>
     };
     names.extend(destination.into_iter().flat_map(addresses));
     names
+}
+
+/// The path of a request's target, without authority and query (RFC 9112 section 3.2).
+fn path(target: &[u8]) -> &[u8] {
+    let start = match memchr::memmem::find(target, b"://").filter(|_| !target.starts_with(b"/")) {
+        Some(scheme) => {
+            memchr::memchr(b'/', &target[scheme + 3..]).map_or(target.len(), |at| scheme + 3 + at)
+        }
+        None => 0,
+    };
+    target[start..].split(|byte| matches!(byte, b'?' | b'#')).next().unwrap_or_default()
 }
 
 /// The server that a request names. Where the target carries an authority servers go by that and not by `Host`

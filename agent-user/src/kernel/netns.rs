@@ -46,6 +46,11 @@ impl Netns {
         self.identity
     }
 
+    /// Whether it is the one in which the daemon runs. What cannot be told is not.
+    pub fn is_home(&self) -> bool {
+        home().is_ok_and(|home| home.identity == self.identity)
+    }
+
     /// The number by which the kernel side knows this namespace.
     pub fn cookie(&self) -> io::Result<u64> {
         self.within(|| {

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::decide::stop::Facts;
+use crate::fingerprint::Digest;
 use crate::rounds::Round;
 use crate::session::Session;
 
@@ -37,6 +38,9 @@ pub struct Call {
     /// It is about a task of which nothing is known here: any tool may be behind it.
     #[serde(skip)]
     pub of_unknown: bool,
+    /// Where in a list it goes on, if it lists anything: the cursor it gives back.
+    #[serde(skip)]
+    pub cursor: Option<Digest>,
     /// What tells the next round of it, if it may have one.
     #[serde(skip)]
     pub round: Option<Round>,
@@ -69,12 +73,18 @@ impl Call {
 pub struct Scene {
     /// The server as the agent names it.
     pub server: Arc<str>,
+    /// Path of the request's target, without query.
+    pub path: Arc<str>,
     /// Every name and address of it, in lower case.
     pub servers: Arc<[String]>,
     pub session: Option<Session>,
     /// Another one it may be part of: an agent cannot leave a session by what it says of itself.
     pub other_session: Option<Session>,
     pub workflow: Option<Arc<str>>,
+    /// The revision of the protocol, as far as its requests say: servers list other things for another one.
+    pub revision: Option<&'static str>,
+    /// For whom they list them (see [`crate::user::LastPrincipal`]).
+    pub principal: Option<Arc<str>>,
 }
 
 impl Scene {

@@ -33,6 +33,8 @@ pub struct Conn {
     pub wake: Notify,
     /// An MCP message or header was seen on it.
     mcp: AtomicBool,
+    /// Its destination means something only where the agent is.
+    apart: AtomicBool,
     /// The agent has closed its side.
     agent_left: AtomicBool,
     state: Mutex<State>,
@@ -63,6 +65,16 @@ impl Conn {
 
     pub fn mark_mcp(&self) {
         self.mcp.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether its destination is in the agent's own network namespace: another agent that goes to the same address goes to
+    /// another server.
+    pub fn is_apart(&self) -> bool {
+        self.apart.load(Ordering::Relaxed)
+    }
+
+    pub fn mark_apart(&self) {
+        self.apart.store(true, Ordering::Relaxed);
     }
 
     pub fn has_agent_left(&self) -> bool {
@@ -262,6 +274,7 @@ impl Ledger {
             destination,
             wake: Notify::new(),
             mcp: AtomicBool::new(false),
+            apart: AtomicBool::new(false),
             agent_left: AtomicBool::new(false),
             state: Mutex::new(state),
         });

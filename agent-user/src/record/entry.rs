@@ -8,12 +8,14 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::approvals::Question;
+use crate::baseline::{Change, Place, What};
 use crate::book::Caught;
 use crate::decide::Failed;
 use crate::decide::policy::Phase;
 use crate::decide::redact::Found;
 use crate::decide::stop::{Level, Operator};
 use crate::decide::subject::{Annotations, Party};
+use crate::fingerprint::{Classes, Digest, Standings, State, Surface};
 use crate::identity::Identity;
 use crate::ledger::{Call, Conn};
 use crate::orders::receipt::{Report, StopView};
@@ -62,6 +64,8 @@ pub enum Entry<'a> {
     Cancel(Cancel<'a>),
     /// A server's request that did not reach its agent was answered in the agent's place.
     Reply(Reply<'a>),
+    /// Something that a server shows to models came, changed or went, or an operator has decided on it.
+    Surface(SurfaceEntry<'a>),
     /// The rules changed, or a change was refused.
     Policy(PolicyEntry<'a>),
     /// A connection ended.
@@ -89,6 +93,7 @@ impl Entry<'_> {
             Entry::Approval(_) => "approval",
             Entry::Cancel(_) => "cancel",
             Entry::Reply(_) => "reply",
+            Entry::Surface(_) => "surface",
             Entry::Policy(_) => "policy",
             Entry::Connection(_) => "connection",
             Entry::Kernel(_) => "kernel",
@@ -191,6 +196,10 @@ pub struct Decision<'a> {
     /// With `records.arguments: full`: what the server had said of the tool that is called.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub annotations: Option<Annotations>,
+    /// What the message has to do with, and is not simply trusted; where rules ask for that, or an operator has blocked
+    /// anything.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub standing: Option<Standings>,
     /// From the first byte of the request until it was decided, microseconds.
     pub held_us: u64,
 }
@@ -230,6 +239,7 @@ impl<'a> Decision<'a> {
             arguments_digest: None,
             arguments: None,
             annotations: None,
+            standing: None,
             held_us: 0,
         }
     }
@@ -348,6 +358,65 @@ pub struct Reply<'a> {
     pub rpc_id: &'a str,
     /// HTTP status the server gave, or what went wrong.
     pub outcome: String,
+}
+
+#[derive(Debug, Serialize)]
+pub struct SurfaceEntry<'a> {
+    /// first | added | drifted | changed | returned | removed | reordered | approved | blocked | imported
+    pub change: What,
+    pub surface: Surface,
+    /// Left out where there is only one.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub name: &'a str,
+    /// As operators name it now.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub id: &'a str,
+    #[serde(flatten)]
+    pub place: &'a Place,
+    /// What is thought of it now.
+    pub state: State,
+    #[serde(skip_serializing_if = "Classes::is_empty")]
+    pub classes: Classes,
+    /// Of the definition it shows now (README says how it is computed).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub definition: Option<Digest>,
+    /// Of the definition it showed before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub before: Option<Digest>,
+    /// It looks like this one, which has just gone from the same list.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub renamed_from: Option<&'a str>,
+    /// To whom it was shown.
+    #[serde(rename = "shown_to", skip_serializing_if = "Option::is_none")]
+    pub agent: Option<&'a str>,
+    /// Decisions of calls that use it, and had left.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub in_flight: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub by: Option<&'a Operator>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<&'a str>,
+}
+
+impl<'a> SurfaceEntry<'a> {
+    pub fn new(change: &'a Change) -> SurfaceEntry<'a> {
+        SurfaceEntry {
+            change: change.what,
+            surface: change.surface,
+            name: &change.name,
+            id: &change.id,
+            place: &change.place,
+            state: change.state,
+            classes: change.classes,
+            definition: change.digest,
+            before: change.before,
+            renamed_from: change.renamed_from.as_deref(),
+            agent: None,
+            in_flight: Vec::new(),
+            by: None,
+            reason: None,
+        }
+    }
 }
 
 #[derive(Debug, Serialize)]

@@ -7,10 +7,12 @@ use prometheus::{
 };
 
 use crate::approvals;
+use crate::baseline::Baseline;
 use crate::control::remote::Failure;
 use crate::decide::Verdict;
 use crate::decide::stop::Level;
 use crate::fate::Fate;
+use crate::fingerprint;
 
 /// What kind of traffic a connection carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +67,9 @@ pub struct Metrics {
     remote_failures: IntCounterVec,
     pub approvals_pending: IntGauge,
     approvals: IntCounterVec,
+    drift: IntCounterVec,
+    tools: IntGaugeVec,
+    tools_evicted: IntGauge,
 }
 
 /// The metrics of one agent, looked up once.
@@ -216,6 +221,22 @@ impl Metrics {
                 "Requests that needed a person's approval, by what became of that.",
                 &["outcome"],
             )?,
+            drift: counter(
+                "interlock_drift_total",
+                "Changes of what servers show to models, by class.",
+                &["class"],
+            )?,
+            tools: gauge(
+                "interlock_tools",
+                "What servers show to models: tools, prompts and the like, by what is thought of it.",
+                &["state"],
+            )?,
+            tools_evicted: gauge(
+                "interlock_tools_evicted",
+                "Of these, how many were forgotten to make room.",
+                none,
+            )?
+            .with_label_values::<&str>(&[]),
             registry: registry.clone(),
         };
         gauge("interlock_build_info", "Version of the daemon.", &["version"])?
@@ -230,6 +251,12 @@ impl Metrics {
         }
         for outcome in approvals::OUTCOMES {
             metrics.approvals.with_label_values(&[outcome]);
+        }
+        for class in fingerprint::Class::ALL {
+            metrics.drift.with_label_values(&[class.label()]);
+        }
+        for state in fingerprint::State::SHOWN {
+            metrics.tools.with_label_values(&[state.label()]).set(0);
         }
         for fate in Fate::ALL {
             metrics.stop_calls.with_label_values(&[fate.label()]);
@@ -302,6 +329,20 @@ impl Metrics {
     /// Counts one approval by its outcome.
     pub fn approval(&self, outcome: &'static str) {
         self.approvals.with_label_values(&[outcome]).inc();
+    }
+
+    /// Counts a change of what a server shows.
+    pub fn drifted(&self, class: fingerprint::Class) {
+        self.drift.with_label_values(&[class.label()]).inc();
+    }
+
+    /// Says how much of what servers show is in which state, and how much was forgotten.
+    pub fn count_surfaces(&self, baseline: &Baseline) {
+        for (state, count) in baseline.counts() {
+            let count = i64::try_from(count).unwrap_or(i64::MAX);
+            self.tools.with_label_values(&[state.label()]).set(count);
+        }
+        self.tools_evicted.set(i64::try_from(baseline.evicted()).unwrap_or(i64::MAX));
     }
 
     /// The text exposition format, version 0.0.4.

@@ -6,6 +6,7 @@
 
 mod backend;
 mod keys;
+mod principal;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -20,6 +21,8 @@ use self::keys::{Keys, LEEWAY};
 use crate::config::Tokens;
 use crate::decide::subject::User;
 use crate::decode::Headers;
+
+pub use self::principal::LastPrincipal;
 
 /// Bytes of a token that is read.
 const MAX_TOKEN: usize = 16 << 10;

@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::defaults::{AgentDefaults, Bias, Defaults};
+use crate::decide::drift::DriftFile;
 use crate::decide::limit::LimitFile;
 use crate::decide::redact::RedactFile;
 use crate::decide::stop::Level;
@@ -55,6 +56,9 @@ pub struct RuleFile {
     /// With `action: limit`: how much is let through.
     #[serde(default)]
     pub limit: Option<LimitFile>,
+    /// With `action: deny_drift`: which changes refuse a call.
+    #[serde(default)]
+    pub drift: Option<DriftFile>,
     /// With `action: stop`: how many denials make the stop. Left out, the first message that matches is refused and
     /// makes it.
     #[serde(default)]
@@ -87,6 +91,8 @@ pub enum Action {
     Redact,
     /// Let through only so much as `limit` says.
     Limit,
+    /// Refuse calls of tools and prompts that are not what was trusted.
+    DenyDrift,
     /// Hold the call until a person approves or refuses it.
     RequireApproval,
     /// Stop the agent, as `interlock stop agent=…` does, with the rule as the author.
@@ -102,6 +108,7 @@ impl Action {
             Action::Hide => "hide",
             Action::Redact => "redact",
             Action::Limit => "limit",
+            Action::DenyDrift => "deny_drift",
             Action::RequireApproval => "require_approval",
             Action::Stop => "stop",
         }

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use super::super::condition::Inputs;
+use super::super::drift::{DriftRule, Drifted, Fault};
 use super::super::scope::Scope;
 use super::super::subject::{Party, Subject};
 use super::super::{Failed, Refusal, Verdict};
@@ -67,7 +68,7 @@ impl Policy {
     pub fn depends_on(&self, scope: &Scope, subject: &Subject<'_>, variables: &[&str]) -> bool {
         let candidates = self.candidates(subject).within(scope);
         let mut concerned = candidates.into_iter().filter(|rule| self.rules[*rule].concerns(subject));
-        concerned.any(|rule| variables.iter().any(|name| self.condition_uses(rule, name)))
+        concerned.any(|rule| variables.iter().any(|name| self.rules[rule].depends_on(name)))
     }
 
     /// Whether one field of a rule, by its position, matches.
@@ -155,12 +156,34 @@ impl Verdict {
                 }
             }
             Effect::Limit(_) | Effect::Approve(_) => {}
+            Effect::Drift(drift) => self.look_for_drift(drift, subject),
             Effect::Stop(tripwire) => {
                 self.tripwires.push(Arc::clone(tripwire));
                 // One that counts fires when its number is full, which only the counts know.
                 if tripwire.after.is_none() {
                     self.deny(rule);
                 }
+            }
+        }
+    }
+
+    /// Refuses what is not what was trusted, or has it wait.
+    fn look_for_drift(&mut self, rule: &Arc<DriftRule>, subject: &Subject<'_>) {
+        let Some((surface, fault)) = rule.fault(&subject.standings) else { return };
+        if fault == Fault::Unsure && subject.phase == Phase::Response {
+            // It may be the answer that has changed the list.
+            return;
+        }
+        self.fired.push(Arc::clone(&rule.rule));
+        match rule.mode {
+            Mode::Observe => self.would_deny = true,
+            Mode::Enforce if fault == Fault::Unsure && rule.waits() => {
+                self.waits.push(Drifted { rule: Arc::clone(rule), surface, fault });
+            }
+            Mode::Enforce => {
+                let drifted = || Drifted { rule: Arc::clone(rule), surface, fault };
+                let drifted = || Refusal::Drift(Arc::new(drifted()));
+                self.refusal.get_or_insert_with(drifted);
             }
         }
     }

@@ -46,12 +46,17 @@ pub struct Policy {
     pub reads: Reads,
 }
 
+/// What rules with `action: deny_drift` look at, named like the variables of conditions.
+pub const STANDING: &str = "standing";
+
 /// What conditions look at that costs something to know.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reads {
     pub user: bool,
     pub annotations: bool,
     pub recent: bool,
+    /// Rules with `action: deny_drift` look at how far what a call uses can be trusted.
+    pub standing: bool,
 }
 
 /// One field over all rules.
@@ -131,7 +136,12 @@ impl Policy {
         answers.for_each(|(position, _)| of_answers.insert(position));
         let reads = |name| rules.iter().any(|rule| rule.when.as_ref().is_some_and(|when| when.uses(name)));
         Ok(Policy {
-            reads: Reads { user: reads("user"), annotations: reads("annotations"), recent: reads("recent") },
+            reads: Reads {
+                user: reads("user"),
+                annotations: reads("annotations"),
+                recent: reads("recent"),
+                standing: rules.iter().any(|rule| matches!(rule.effect, Effect::Drift(_))),
+            },
             of_answers,
             agents: field(|_, file| file.matches.agent.clone())?,
             servers: field(Rule::index_server)?,

@@ -7,11 +7,13 @@ use globset::GlobSet;
 use jiff::SignedDuration;
 
 use super::super::condition::{Condition, Inputs};
+use super::super::drift::{DriftRule, InFlight};
 use super::super::limit::Limit;
 use super::super::redact::Redaction;
 use super::super::stop::Level;
 use super::super::subject::Subject;
 use super::super::tripwire::Tripwire;
+use super::STANDING;
 use super::defaults::Bias;
 use super::file::{Action, Denials, Globs, Match, Mode, Phase, RuleFile};
 use super::globs::{compile_globs, lower};
@@ -42,6 +44,7 @@ pub(super) enum Effect {
     Hide,
     Redact(Arc<Redact>),
     Limit(Arc<Limited>),
+    Drift(Arc<DriftRule>),
     Approve(Arc<Approval>),
     Stop(Arc<Tripwire>),
 }
@@ -154,7 +157,10 @@ impl Rule {
     }
 
     pub(super) fn is_of(&self, phase: Phase) -> bool {
+        let refuses_answers =
+            matches!(&self.effect, Effect::Drift(drift) if drift.in_flight == InFlight::Refuse);
         self.phase.map_or(phase != Phase::Response, |of| of == phase)
+            || refuses_answers && phase == Phase::Response
     }
 
     /// With `allow_only`: whether a message of its kind is allowed by it.
@@ -177,6 +183,12 @@ impl Rule {
             && self.matches.tool.is_none()
             && !self.when.as_ref().is_some_and(reads_message)
             && matches!(self.effect, Effect::Deny | Effect::AllowOnly | Effect::Stop(_))
+    }
+
+    /// Whether it looks at a variable of conditions, or at [`STANDING`].
+    pub(super) fn depends_on(&self, variable: &str) -> bool {
+        let looks = variable == STANDING && matches!(self.effect, Effect::Drift(_));
+        looks || self.when.as_ref().is_some_and(|when| when.uses(variable))
     }
 
     /// Whether one field of it matches.
@@ -302,7 +314,7 @@ fn phase(file: &RuleFile) -> Result<Option<Phase>, String> {
         Action::Deny => phase != Phase::List,
         Action::AllowOnly => phase != Phase::Response,
         Action::Redact => true,
-        Action::Limit | Action::RequireApproval | Action::Stop => phase == Phase::Request,
+        Action::Limit | Action::DenyDrift | Action::RequireApproval | Action::Stop => phase == Phase::Request,
     };
     let hint = if phase == Phase::List { "; use `hide` to take entries out of lists" } else { "" };
     if fits {
@@ -320,6 +332,7 @@ fn check_fields(file: &RuleFile) -> Result<(), String> {
         ("timeout", file.timeout.is_some(), Action::RequireApproval),
         ("redact", file.redact.is_some(), Action::Redact),
         ("limit", file.limit.is_some(), Action::Limit),
+        ("drift", file.drift.is_some(), Action::DenyDrift),
     ];
     match given.into_iter().find(|(_, is_given, action)| *is_given && *action != file.action) {
         Some((field, _, action)) => Err(format!(
@@ -344,6 +357,10 @@ fn effect(file: &RuleFile, reason: &Arc<str>) -> Result<Effect, String> {
             let limit = file.limit.as_ref().ok_or("`limit` is missing; say how much to let through")?;
             let limit = limit.compile(&file.id.as_str().into())?;
             Effect::Limit(Arc::new(Limited { mode: file.mode, reason: Arc::clone(reason), limit }))
+        }
+        Action::DenyDrift => {
+            let drift = file.drift.clone().unwrap_or_default();
+            Effect::Drift(Arc::new(drift.compile(&file.id.as_str().into(), file.mode, reason)?))
         }
         Action::RequireApproval => {
             let timeout = file.timeout.unwrap_or(APPROVE_WITHIN);
