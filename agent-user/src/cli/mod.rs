@@ -6,6 +6,7 @@ mod policy;
 mod remote;
 mod render;
 mod stops;
+mod tools;
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
@@ -102,6 +103,8 @@ enum Command {
         #[arg(long)]
         reason: String,
     },
+    /// List what servers show to models, what has changed of it, and decide on that.
+    Tools(tools::Tools),
     /// List the agents held.
     Agents,
     /// Show how the daemon is doing.
@@ -200,6 +203,7 @@ impl Args {
                 return approvals::decide(self, &client, id, "approve", reason);
             }
             Command::Refuse { id, reason } => return approvals::decide(self, &client, id, "refuse", reason),
+            Command::Tools(command) => return tools::tools(self, &client, command),
             Command::Agents => self.print(&client.get("/v1/agents")?, agents_table),
             Command::Status => {
                 let status = client.get("/v1/status")?;

@@ -13,6 +13,7 @@ mod health;
 pub mod reach;
 pub mod remote;
 mod tls;
+mod tools;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -47,6 +48,7 @@ use crate::reload::Reloader;
 use crate::state::State;
 
 pub use self::approvals::DecideOrder;
+pub use self::tools::{ImportOrder, ToolsOrder};
 
 /// Name of the socket in the runtime directory.
 pub const SOCKET: &str = "control.sock";
@@ -171,6 +173,7 @@ fn orders() -> Router<App> {
         .route("/v1/stops/{id}/escalate", post(escalate))
         .route("/v1/stops/{id}/release", post(release))
         .merge(approvals::routes())
+        .merge(tools::routes())
 }
 
 /// Lets nobody in from an agent's cgroup.
@@ -387,6 +390,12 @@ async fn status(Shared(control): Shared<App>) -> Json<Value> {
         "remote_addr": control.remote_addr,
         "pin_dir": control.pin_dir,
         "state": {"fault": control.state.fault(), "saved": !control.state.is_unsaved()},
+        "baseline": {
+            "fault": parts.baseline.fault(),
+            "saved": !parts.baseline.is_unsaved(),
+            "evicted": parts.baseline.evicted(),
+            "file": parts.trusted.as_ref().map(|trusted| trusted.error()),
+        },
         "limits": {"fault": parts.counts.fault(), "refused_for_room": parts.counts.refused_for_room()},
         "records": {"path": control.records, "dropped": parts.metrics.records_dropped.get()},
     }))
