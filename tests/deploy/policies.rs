@@ -104,6 +104,8 @@ fn recorded_traffic() {
         [45, 4, 0, 41],
         json!({"allow -> deny": 2, "deny -> allow": 2, "would_deny -> allow": 4}),
     );
+    // What was trusted then is not in the records.
+    check("no-drift", [0, 57, 0, 4], json!({}));
     check("budget", [51, 0, 41, 4], json!({"deny -> allow": 2, "would_deny -> allow": 4}));
 }
 
@@ -144,6 +146,22 @@ fn records_are_many_and_say_nothing_of_where_they_were_made() {
 
 fn hints(read_only: bool, destructive: bool) -> Value {
     json!({"annotations": {"known": true, "readOnlyHint": read_only, "destructiveHint": destructive}})
+}
+
+#[test]
+fn no_drift() {
+    let standing = |of: &str, state: &str, classes: Value| json!({"standing": {of: {"state": state, "classes": classes}}});
+    check(
+        "no-drift",
+        &[
+            (call("pay", json!({"standing": {}})), "allow", &[]),
+            (call("pay", standing("tool", "drifted", json!(["definition"]))), "deny", &["no-drift"]),
+            (call("pay", standing("tool", "drifted", json!(["display", "meta"]))), "allow", &[]),
+            (call("pay", standing("tool", "new", json!([]))), "deny", &["no-drift"]),
+            (call("pay", standing("instructions", "drifted", json!(["definition"]))), "deny", &["no-drift"]),
+            (call("pay", standing("server", "drifted", json!(["definition"]))), "allow", &[]),
+        ],
+    );
 }
 
 #[test]
@@ -285,7 +303,15 @@ fn every_policy_is_good_and_warns_of_nothing() {
         policies.push(path.file_stem().expect("a name").to_string_lossy().into_owned());
     }
     policies.sort();
-    let tried =
-        ["budget", "egress", "no-destructive-tools", "observe", "office-hours", "read-only", "secrets"];
+    let tried = [
+        "budget",
+        "egress",
+        "no-destructive-tools",
+        "no-drift",
+        "observe",
+        "office-hours",
+        "read-only",
+        "secrets",
+    ];
     assert_eq!(policies, tried, "each has a test above");
 }

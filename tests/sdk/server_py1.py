@@ -72,4 +72,14 @@ async def progress(steps: int, ctx: Context) -> str:
         return f"{steps} steps"
 
 
+@server.tool(structured_output=False)
+async def turn(says: str, ctx: Context) -> str:
+    """Says something else of `echo` from now on."""
+    with log.call("turn", says=says):
+        server.remove_tool("echo")
+        server.add_tool(echo, description=says, structured_output=False)
+        await ctx.session.send_tool_list_changed()
+        return "turned"
+
+
 peer.serve(server.streamable_http_app(), args)

@@ -75,6 +75,16 @@ async def progress(steps: int, ctx: Context) -> str:
         return f"{steps} steps"
 
 
+@server.tool(structured_output=False)
+async def turn(says: str, ctx: Context) -> str:
+    """Says something else of `echo` from now on."""
+    with log.call("turn", says=says):
+        server.remove_tool("echo")
+        server.add_tool(echo, description=says, structured_output=False)
+        await ctx.session.send_tool_list_changed()
+        return "turned"
+
+
 app = server.streamable_http_app(
     json_response=args.json,
     transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),

@@ -13,6 +13,10 @@ import { listen, logTo, logged, serverArgs, slow } from './peer.mjs';
 const args = serverArgs();
 const log = logTo(args.log);
 
+// What every session is told of `echo`, and by which of its tools.
+let says = 'Says the text back';
+const echoes = new Set();
+
 function bank() {
   const server = new McpServer({ name: 'bank-ts1', version: '1.0.0' });
   const tool = (name, description, inputSchema, body) =>
@@ -20,11 +24,17 @@ function bank() {
       logged(log, name, input, extra.signal, () => body(input, extra)),
     );
 
-  tool('echo', 'Says the text back', { text: z.string() }, ({ text }) => text);
+  echoes.add(tool('echo', says, { text: z.string() }, ({ text }) => text));
   tool('add', 'Adds two numbers', { a: z.number(), b: z.number() }, ({ a, b }) => String(a + b));
   tool('slow', 'Takes its time', { seconds: z.number() }, ({ seconds }, { signal }) => slow(seconds, signal));
   tool('wire_transfer', 'Moves money', { amount: z.number() }, ({ amount }) => `transferred ${amount}`);
   tool('big', 'Answers with that many KiB of text', { kib: z.number() }, ({ kib }) => 'x'.repeat(kib * 1024));
+
+  tool('turn', 'Says something else of echo from now on', { says: z.string() }, input => {
+    says = input.says;
+    for (const echo of echoes) echo.update({ description: says });
+    return 'turned';
+  });
 
   tool('ask', 'Asks the user before it answers', {}, async (_input, extra) => {
     const requestedSchema = { type: 'object', properties: { ok: { type: 'boolean' } } };

@@ -12,6 +12,10 @@ import { listen, logTo, logged, said, serverArgs, slow } from './peer.mjs';
 const args = serverArgs();
 const log = logTo(args.log);
 
+// What every session is told of `echo`, and by which of its tools.
+let says = 'Says the text back';
+const echoes = new Set();
+
 function bank() {
   const server = new McpServer({ name: 'bank-ts2', version: '1.0.0' });
   const tool = (name, description, fields, body) =>
@@ -19,11 +23,17 @@ function bank() {
       logged(log, name, input, ctx.mcpReq.signal, () => body(input, ctx)),
     );
 
-  tool('echo', 'Says the text back', { text: z.string() }, ({ text }) => text);
+  echoes.add(tool('echo', says, { text: z.string() }, ({ text }) => text));
   tool('add', 'Adds two numbers', { a: z.number(), b: z.number() }, ({ a, b }) => String(a + b));
   tool('slow', 'Takes its time', { seconds: z.number() }, ({ seconds }, ctx) => slow(seconds, ctx.mcpReq.signal));
   tool('wire_transfer', 'Moves money', { amount: z.number() }, ({ amount }) => `transferred ${amount}`);
   tool('big', 'Answers with that many KiB of text', { kib: z.number() }, ({ kib }) => 'x'.repeat(kib * 1024));
+
+  tool('turn', 'Says something else of echo from now on', { says: z.string() }, input => {
+    says = input.says;
+    for (const echo of echoes) echo.update({ description: says });
+    return 'turned';
+  });
 
   // Not through `logged`: the first round ends with a question instead of a text.
   const description = 'Asks the user before it answers';

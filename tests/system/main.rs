@@ -6,6 +6,7 @@ mod agents;
 mod approvals;
 mod causes;
 mod codings;
+mod drift;
 mod fates;
 mod honest;
 mod hostile;
