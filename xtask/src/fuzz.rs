@@ -1,4 +1,4 @@
-//! `cargo xtask fuzz`: random rules files and messages for a while; `cargo xtask test` has a short run of the same.
+//! `cargo xtask fuzz`: random rules files, messages and definitions of tools for a while; `cargo xtask test` has a short run of the same.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

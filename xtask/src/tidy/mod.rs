@@ -117,12 +117,12 @@ fn check_rust(path: &str, source: &Source, breaches: &mut Vec<Breach>) {
     let kernel_side = KERNEL_SIDE.iter().any(|place| path.starts_with(place));
     for (index, code) in source.code.iter().enumerate() {
         let number = index + 1;
-        if in_user("decode/") || in_user("decide/") {
+        if ["decode/", "decide/", "fingerprint/"].into_iter().any(in_user) {
             for word in IO.iter().filter(|_| index < source.tests_from) {
                 if find_word(code, word).is_some() {
                     report(
                         number,
-                        format!("`{word}` in decode/ or decide/"),
+                        format!("`{word}` in decode/, decide/ or fingerprint/"),
                         "they do no IO: let the caller pass it in",
                     );
                 }
