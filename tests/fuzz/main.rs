@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use interlock::author::check;
 use interlock::decide::policy::{Policy, PolicyFile};
-use interlock::fingerprint::{Surface, canonical_text, changes, compare, fingerprint, patch, smells};
+use interlock::fingerprint::{Names, Surface, canonical_text, changes, compare, fingerprint, patch, smells};
 
 use self::canonical::Case;
 use self::message::Message;
@@ -110,7 +110,7 @@ fn differ(surface: Surface, before: &str, after: &str) -> bool {
     assert_ne!(patch(old, new).is_empty(), differ, "{old}\n{new}");
     for text in texts {
         assert_eq!(canonical_text(surface, &text), text);
-        smells(&text, ["a b", "name"].into_iter());
+        smells(&text, "own", &Names::of(["a b", "name"].into_iter()));
     }
     differ
 }
