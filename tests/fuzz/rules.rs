@@ -29,7 +29,7 @@ rules:
   - {id: r, action: redact, phase: response, redact: {fields: ["/a/*/b", "/c~1d"], patterns: [keys, tokens, cards, mail]}}
   - {id: l, action: limit, limit: {bytes: 1MiB, within: 1h, per: [agent, tool]}}
   - {id: p, action: require_approval, timeout: 10m, match: {tool: wire}}
-  - {id: q, action: deny_drift, drift: {classes: [definition, ui], also: [server], unsure: wait, wait: 5s, in_flight: refuse}}
+  - {id: q, action: deny_drift, drift: {classes: [definition, ui], also: [server], unsure: wait, wait: 5s, in_flight: cut}}
   - {id: s, action: stop, after: {denials: 5, within: 60s}, level: kill, reason: "a\u00e9 \t"}
 "#;
 

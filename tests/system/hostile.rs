@@ -343,23 +343,32 @@ fn pipelined_requests_are_judged_one_by_one_and_answered_in_order() {
 
 #[test]
 #[cfg_attr(not(feature = "root-tests"), ignore = "needs root and BPF")]
-fn coded_json_is_refused() {
+fn coded_json_that_cannot_be_read_is_refused() {
     let mut attempt = Attempt::under(NO_TRANSFERS);
-    // `{}` by gzip(1): what is inside does not matter, since nobody looks.
+    // `{}` by gzip(1)
     let gzip = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\xab\xae\x05\x00\x43\xbf\xa6\xa3\x02\x00\x00\x00";
     let coded = |lines: &str, body: &[u8]| post(&format!("{lines}content-length: {}\r\n", body.len()), body);
-    for (what, request) in [
-        ("gzip", coded("content-type: application/json\r\ncontent-encoding: gzip\r\n", gzip)),
-        ("no type", coded("Content-Encoding: GZIP\r\n", gzip)),
-        ("two codings", coded("content-type: a/b+json\r\ncontent-encoding: identity, br\r\n", gzip)),
+    for (what, lines, body, label) in [
+        ("nobody's", "content-type: application/json\r\ncontent-encoding: x-lz", &gzip[..], "content_coding"),
+        ("no type", "Content-Encoding: COMPRESS", gzip, "content_coding"),
+        ("another one", "content-type: a/b+json\r\ncontent-encoding: identity, br", gzip, "coding_"),
+        (
+            "half of it",
+            "content-type: application/json\r\ncontent-encoding: gzip",
+            &gzip[..15],
+            "coding_truncated",
+        ),
         (
             "not coded at all",
-            coded("content-type: text/plain\r\ncontent-encoding: gzip\r\n", TRANSFER.as_bytes()),
+            "content-type: text/plain\r\ncontent-encoding: gzip",
+            TRANSFER.as_bytes(),
+            "coding_",
         ),
     ] {
+        let request = coded(&format!("{lines}\r\n"), body);
         let answer = attempt.refused_by("default:undecodable", what, &request);
         assert_eq!(answer.status(), 415, "{what}");
-        assert!(answer.text().contains("content_coding"), "{what}: {}", answer.text());
+        assert!(answer.text().contains(label), "{what}: {}", answer.text());
     }
     let echo = TRANSFER.replace("wire_transfer", "echo");
     let plain = "content-type: application/json\r\ncontent-encoding: identity\r\n";

@@ -6,14 +6,14 @@ use std::time::Duration;
 use bytes::Buf;
 use tokio::time::timeout;
 
-use crate::decide::Refusal;
 use crate::decide::stop::{Level, Stop};
+use crate::decide::{Refusal, furthest};
 use crate::fate::Fate;
 use crate::forward::answer::Begun;
 use crate::forward::evidence::Evidence;
 use crate::forward::refuse::Refused;
 use crate::forward::{End, refuse};
-use crate::ledger::Phase;
+use crate::ledger::{Call, Phase, Scene};
 
 use super::Connection;
 
@@ -24,8 +24,13 @@ impl Connection {
     /// A stop ends what is in flight: fates are filed, pending ids answered in their protocol, streams ended. Returns
     /// `None` where the agent's side is in order and may go on, to have its next message refused.
     pub(super) async fn stop(&mut self, stop: &Arc<Stop>) -> Option<End> {
-        let scene = self.conn.scene();
+        let (scene, mut refusal) = (self.conn.scene(), self.conn.refusal_by(stop));
         let (phase, calls) = self.conn.stop();
+        let met = self.met_meanwhile(&refusal, &scene, &calls);
+        let stop = met.as_ref().unwrap_or(stop);
+        if met.is_some() {
+            refusal = Refusal::Stop(Arc::clone(stop));
+        }
         let fate = phase.fate();
         let follows = fate == Fate::Sent && self.server.is_some();
         // What a connection has begun after it was cut at rest ran into the stop by itself, and is not caught by it.
@@ -35,7 +40,6 @@ impl Connection {
         if let Some(parked) = self.parked.take() {
             self.unpark(&parked, stop);
         }
-        let refusal = Refusal::Stop(Arc::clone(stop));
         let goes_on = stop.level == Level::Refuse
             && match self.begun {
                 Begun::Nothing => !calls.is_empty(),
@@ -96,5 +100,17 @@ impl Connection {
             }
             None => Some(End::Stopped),
         }
+    }
+
+    /// What a rule has called off may have been in the scope of a stop by then, which must not miss it.
+    fn met_meanwhile(&self, refusal: &Refusal, scene: &Scene, calls: &[Call]) -> Option<Arc<Stop>> {
+        if matches!(refusal, Refusal::Stop(_)) {
+            return None;
+        }
+        let rules = self.parts.gate.rules();
+        let agent = &*self.conn.identity.agent.name;
+        let meets =
+            |stop: &&Arc<Stop>| calls.iter().any(|call| stop.selector.matches(&call.facts(scene, agent)));
+        furthest(rules.stops.iter().filter(meets)).cloned()
     }
 }

@@ -55,8 +55,8 @@ pub enum InFlight {
     /// The answer reaches the agent.
     #[default]
     Finish,
-    /// A refusal reaches the agent in place of the answer.
-    Refuse,
+    /// It is ended at once, as by a stop, and the agent gets a refusal.
+    Cut,
 }
 
 /// A rule with `action: deny_drift`.
@@ -166,7 +166,7 @@ impl DriftRule {
 
 impl Drifted {
     /// A bounded label for metrics.
-    pub(super) fn label(&self) -> &'static str {
+    pub fn label(&self) -> &'static str {
         match self.fault {
             Fault::New => "drift_new",
             Fault::Changed(_) => "drift",

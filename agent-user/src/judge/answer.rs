@@ -193,8 +193,7 @@ impl Answering<'_> {
         if !self.rules.policy.reads.standing {
             return Standings::default();
         }
-        let used = shown::used(&call.method, call.tool.as_deref(), call.of_tool.as_deref());
-        self.parts.baseline.standings(&shown::place(self.conn, self.scene, call.revision), used)
+        self.parts.baseline.standings(&shown::place(self.conn, self.scene, call.revision), call.used())
     }
 
     /// A result that clients may read in two ways is none.

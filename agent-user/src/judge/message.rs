@@ -18,7 +18,7 @@ use crate::decide::subject::{Annotations, Recent, Subject, User};
 use crate::decide::{Guard, Reach, Refusal, Rules, Verdict, decide};
 use crate::decode::{Headers, IdKind, Kind, Message, mcp};
 use crate::fingerprint::{Standings, Surface};
-use crate::ledger::{Call, Conn, Scene};
+use crate::ledger::{Call, Conn, Scene, used};
 use crate::limits::Permit;
 use crate::parts::{Parts, count_stop};
 use crate::record::entry::{Cancel, Decision, Entry};
@@ -255,7 +255,7 @@ impl<'a> Prepared<'a> {
         let baseline = &by.parts.baseline;
         let is_asked_for = by.rules.policy.reads.standing || baseline.has_blocked();
         let call = self.call.as_ref().filter(|_| is_asked_for)?;
-        let used = shown::used(&call.method, call.name.as_deref(), self.of_tool.as_deref());
+        let used = used(&call.method, call.name.as_deref(), self.of_tool.as_deref());
         Some(baseline.standings(&self.shown_at(by.conn, by.scene), used))
     }
 

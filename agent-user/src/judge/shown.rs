@@ -3,21 +3,30 @@
 
 use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde_json::json;
 use tracing::warn;
 
+use super::subject;
 use crate::baseline::{Change, Endpoint, Page, Place, Shown, What};
+use crate::decide::Refusal;
+use crate::decide::policy::Phase;
+use crate::decide::stop::{Level, Operator, Selector, Stop};
+use crate::decide::subject::Subject;
 use crate::decode::find::{self, Ambiguous};
 use crate::decode::{Message, mcp};
-use crate::fingerprint::{Digest, Names, State, Surface, canonical_text, fingerprint, name_of, smells};
+use crate::fingerprint::{Digest, Names, Surface, canonical_text, fingerprint, name_of, smells};
 use crate::ledger::{Call, Conn, Scene};
 use crate::parts::Parts;
 use crate::record::entry::{Entry, SurfaceEntry};
 
 /// Member of `_meta` in which a server says who it is (MCP 2026-07-28).
 const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
+/// In place of the cursor of a page that nobody has asked for. It is the digest of none that anybody could find.
+const NOBODYS: Digest = Digest([0; 32]);
+
 /// What tells a cursor of a list from others: the value of `cursor` or `nextCursor`. `null` is none.
 pub(super) fn cursor(value: &str) -> Option<Digest> {
     (value != "null").then(|| Digest::of(find::text(value).unwrap_or(Cow::Borrowed(value)).as_bytes()))
@@ -30,20 +39,6 @@ pub(super) fn place(conn: &Conn, scene: &Scene, revision: Option<&str>) -> Place
         endpoint: Endpoint::new(&scene.server, &scene.path, conn.destination, agent),
         revision: revision.map(Into::into),
         principal: scene.principal.as_deref().map(Into::into),
-    }
-}
-
-/// What a call uses that servers list.
-pub(super) fn used<'a>(
-    method: &str,
-    name: Option<&'a str>,
-    of_tool: Option<&'a str>,
-) -> Option<(Surface, &'a str)> {
-    match (method, of_tool) {
-        (_, Some(tool)) => Some((Surface::Tool, tool)),
-        ("tools/call", None) => Some((Surface::Tool, name.unwrap_or_default())),
-        ("prompts/get", None) => Some((Surface::Prompt, name.unwrap_or_default())),
-        _ => None,
     }
 }
 
@@ -81,6 +76,13 @@ pub(super) struct Watching<'a> {
     pub(super) scene: &'a Scene,
 }
 
+/// A call in flight.
+struct Flying {
+    conn: Arc<Conn>,
+    scene: Scene,
+    call: Call,
+}
+
 /// A list, or something that is none, as part of an answer.
 struct Part<'a> {
     surface: Surface,
@@ -115,7 +117,7 @@ impl Watching<'_> {
                 surface: part.surface,
                 digest: Digest::of(part.text.as_bytes()),
                 // What nobody has asked for is never the whole of a list.
-                asked: call.map_or_else(|| Some(Digest::of(b"")), |call| call.cursor),
+                asked: call.map_or(Some(NOBODYS), |call| call.cursor),
                 next,
                 public: is_public,
                 walker: self.walker(),
@@ -156,43 +158,72 @@ impl Watching<'_> {
         {
             warn!(error = %error, "what a server has changed is in force, and not on disk");
         }
+        let drifted = |change: &&Change| change.what == What::Drifted;
+        let in_flight = match changes.iter().find(drifted) {
+            Some(_) => self.in_flight(&place.endpoint),
+            None => Vec::new(),
+        };
         for change in &changes {
-            self.record(change);
+            let used = (change.surface, &*change.name);
+            let uses = |flying: &&Flying| drifted(&change) && flying.call.used() == Some(used);
+            let calls: Vec<&Flying> = in_flight.iter().filter(uses).collect();
+            self.record(change, &calls);
+            calls.into_iter().for_each(|flying| self.call_off(flying, place));
         }
     }
 
-    fn record(&self, change: &Change) {
-        let is_drift = matches!(change.what, What::Drifted | What::Added | What::Removed | What::Reordered);
-        if is_drift {
+    fn record(&self, change: &Change, calls: &[&Flying]) {
+        if matches!(change.what, What::Drifted | What::Added | What::Removed | What::Reordered) {
             change.classes.iter().for_each(|class| self.parts.metrics.drifted(class));
         }
-        let in_flight = match change.state {
-            State::Drifted if is_drift => self.in_flight(change),
-            _ => Vec::new(),
-        };
-        let agent = Some(&*self.conn.identity.agent.name);
         self.parts.log.record(&Entry::Surface(SurfaceEntry {
-            agent,
-            in_flight,
+            agent: Some(&self.conn.identity.agent.name),
+            in_flight: calls.iter().map(|flying| &*flying.call.decision).collect(),
             ..SurfaceEntry::new(change)
         }));
     }
 
-    /// Decisions of the calls of this host that use it, and have left.
-    fn in_flight(&self, change: &Change) -> Vec<String> {
-        let endpoint = &change.place.endpoint;
+    /// The calls to an endpoint that are in flight, of all agents.
+    fn in_flight(&self, endpoint: &Endpoint) -> Vec<Flying> {
         let is_there = |conn: &Conn| {
             conn.destination.ip().to_canonical() == endpoint.address.ip()
                 && conn.destination.port() == endpoint.address.port()
                 && (endpoint.agent.is_none() || endpoint.agent.as_deref() == Some(&*conn.identity.agent.name))
         };
         let conns = self.parts.ledger.open_conns(is_there);
-        let calls = conns.iter().flat_map(|conn| conn.view().2);
-        let uses = |call: &Call| {
-            used(&call.method, call.tool.as_deref(), call.of_tool.as_deref())
-                == Some((change.surface, &*change.name))
+        let calls = conns.into_iter().flat_map(|conn| {
+            let (_, scene, calls) = conn.view();
+            calls.into_iter().map(move |call| Flying { conn: Arc::clone(&conn), scene: scene.clone(), call })
+        });
+        calls.filter(|flying| flying.call.used().is_some()).collect()
+    }
+
+    /// Ends a call that has left, where a rule wants that for what it uses.
+    fn call_off(&self, Flying { conn, scene, call }: &Flying, place: &Place) {
+        let rules = self.parts.gate.rules();
+        let agent = &*conn.identity.agent.name;
+        let scope = rules.policy.scope(agent, &scene.servers);
+        let subject = Subject {
+            phase: Phase::Response,
+            method: Some(&call.method),
+            name: call.tool.as_deref(),
+            of_tool: call.of_tool.as_deref(),
+            workflow: call.workflow.as_deref(),
+            revision: call.revision,
+            standings: self.parts.baseline.standings(place, call.used()),
+            ..subject(conn, scene)
         };
-        calls.filter(uses).map(|call| call.decision.into()).collect()
+        let Some(Refusal::Drift(drifted)) = rules.policy.judge(&scope, &subject).refusal else { return };
+        let Ok(selector) = Selector::of_agent(agent) else { return };
+        let stop = Stop {
+            id: format!("drift-{}", call.decision).into(),
+            reason: drifted.to_string().into(),
+            by: Operator::rule(&drifted.rule.rule),
+            issued_at: Timestamp::now(),
+            ..Stop::drill(selector, Level::Refuse)
+        };
+        self.parts.metrics.denied(agent, &drifted.rule.rule, drifted.label());
+        conn.call_off(&call.decision, Arc::new(stop), Refusal::Drift(drifted));
     }
 
     /// Tells apart who walks through a list.

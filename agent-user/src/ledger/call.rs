@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::decide::stop::Facts;
-use crate::fingerprint::Digest;
+use crate::fingerprint::{Digest, Surface};
 use crate::rounds::Round;
 use crate::session::Session;
 
@@ -49,6 +49,16 @@ pub struct Call {
     pub agent_cancelled_at: Option<Timestamp>,
 }
 
+/// What a call of this method uses of what servers list. `of_tool` is the tool behind the task that it is about.
+pub fn used<'a>(method: &str, name: Option<&'a str>, of_tool: Option<&'a str>) -> Option<(Surface, &'a str)> {
+    match (method, of_tool) {
+        (_, Some(tool)) => Some((Surface::Tool, tool)),
+        ("tools/call", None) => Some((Surface::Tool, name.unwrap_or_default())),
+        ("prompts/get", None) => Some((Surface::Prompt, name.unwrap_or_default())),
+        _ => None,
+    }
+}
+
 /// A destination with and without its port.
 pub fn addresses(destination: SocketAddr) -> [String; 2] {
     [destination.to_string(), destination.ip().to_string()]
@@ -58,6 +68,11 @@ impl Call {
     /// Why it got no answer: the agent's own wish comes before what the server then did.
     pub fn cause(&self, cause: Option<&'static str>) -> Option<&'static str> {
         if self.agent_cancelled_at.is_some() { Some("agent_cancelled") } else { cause }
+    }
+
+    /// What it uses of what servers list.
+    pub fn used(&self) -> Option<(Surface, &str)> {
+        used(&self.method, self.tool.as_deref(), self.of_tool.as_deref())
     }
 
     /// What is known of a call in the exchange of this scene.

@@ -12,7 +12,7 @@ use std::sync::{Arc, PoisonError};
 use jiff::Timestamp;
 
 use crate::decide::stop::{Level, Stop};
-use crate::decide::{Rules, furthest};
+use crate::decide::{Refusal, Rules, furthest};
 use crate::decode::RawId;
 use crate::identity::Identity;
 use crate::limits::Permit;
@@ -20,7 +20,7 @@ pub use crate::phase::Phase;
 use crate::session::Session;
 use crate::sync::{Mutex, MutexGuard, Notify};
 
-pub use self::call::{Call, Scene, addresses};
+pub use self::call::{Call, Scene, addresses, used};
 
 /// One open connection of an agent.
 #[derive(Debug)]
@@ -51,6 +51,16 @@ struct State {
     awaited: Option<u64>,
     /// A stop has cut it while it was at rest. It obeys even if the stop is released before it gets to know.
     cut_by: Option<Arc<Stop>>,
+    /// A rule has called off what is in flight, and nothing else.
+    called_off: Option<CalledOff>,
+}
+
+/// What a rule has called off.
+#[derive(Clone, Debug)]
+struct CalledOff {
+    /// In force for this exchange alone.
+    stop: Arc<Stop>,
+    refusal: Refusal,
 }
 
 impl Conn {
@@ -89,6 +99,7 @@ impl Conn {
     pub(crate) fn begin(&self, scene: Scene, calls: Vec<Call>) {
         let mut state = self.state();
         state.phase = Phase::Held;
+        state.called_off = None;
         state.scene = scene;
         state.calls = calls;
     }
@@ -104,7 +115,25 @@ impl Conn {
         let ends = |stop: &&Arc<Stop>| {
             (stop.level > Level::Refuse || !state.is_at_rest()) && state.is_met_by(stop, agent)
         };
-        furthest(rules.stops.iter().filter(ends)).cloned()
+        let called_off = state.called_off.as_ref().map(|called_off| &called_off.stop);
+        furthest(rules.stops.iter().filter(ends)).or(called_off).cloned()
+    }
+
+    /// Ends the exchange in which a call is that has left, as a stop would, for this refusal.
+    pub fn call_off(&self, decision: &str, stop: Arc<Stop>, refusal: Refusal) {
+        let mut state = self.state();
+        let has_left = matches!(state.phase, Phase::Sending | Phase::Sent);
+        if has_left && state.calls.iter().any(|call| &*call.decision == decision) {
+            state.called_off = Some(CalledOff { stop, refusal });
+            self.wake.notify_one();
+        }
+    }
+
+    /// What the agent is told when a stop ends its exchange.
+    pub fn refusal_by(&self, stop: &Arc<Stop>) -> Refusal {
+        let called_off =
+            self.state().called_off.clone().filter(|called_off| Arc::ptr_eq(&called_off.stop, stop));
+        called_off.map_or_else(|| Refusal::Stop(Arc::clone(stop)), |called_off| called_off.refusal)
     }
 
     /// The stop that has cut it while it was at rest.
@@ -194,6 +223,7 @@ impl Conn {
     pub fn end(&self) -> Vec<Call> {
         let mut state = self.state();
         state.phase = Phase::Idle;
+        state.called_off = None;
         state.permits.clear();
         std::mem::take(&mut state.calls)
     }
@@ -201,6 +231,7 @@ impl Conn {
     /// Ends the exchange because of a stop and tells how far it had come.
     pub fn stop(&self) -> (Phase, Vec<Call>) {
         let mut state = self.state();
+        state.called_off = None;
         state.permits.clear();
         (std::mem::replace(&mut state.phase, Phase::Idle), std::mem::take(&mut state.calls))
     }
@@ -267,6 +298,7 @@ impl Ledger {
             permits: Vec::new(),
             awaited: None,
             cut_by: None,
+            called_off: None,
         };
         let conn = Arc::new(Conn {
             id,

@@ -391,7 +391,7 @@ pub struct SurfaceEntry<'a> {
     pub agent: Option<&'a str>,
     /// Decisions of calls that use it, and had left.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub in_flight: Vec<String>,
+    pub in_flight: Vec<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by: Option<&'a Operator>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use agent_tests::raw_server::Reply;
 use agent_tests::{Daemon, World, http};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{NO_DRIFT, Turncoat, lists, look, pay};
 use crate::rule_peers::{Caller, call_with, calls_of, reload};
@@ -111,16 +111,16 @@ fn a_stop_ends_the_wait() {
     assert_eq!(calls_of(&bank.server, "pay"), 0);
 }
 
-const ANSWERS_TOO: &str = "
+const CUT: &str = "
 version: 1
 rules:
-  - {id: no-drift, action: deny_drift, drift: {in_flight: refuse}, reason: tools stay what they are}
+  - {id: no-drift, action: deny_drift, drift: {in_flight: cut}, reason: tools stay what they are}
 ";
 
 #[test]
 #[cfg_attr(not(feature = "root-tests"), ignore = "needs root and BPF")]
-fn the_answer_of_a_call_in_flight_is_refused_where_a_rule_says_so() {
-    for (policy, refused) in [(NO_DRIFT, false), (ANSWERS_TOO, true)] {
+fn a_call_in_flight_is_recorded_and_cut_where_a_rule_says_so() {
+    for (policy, cut) in [(NO_DRIFT, false), (CUT, true)] {
         let world = World::new();
         let daemon = Daemon::start(&world, policy);
         let answers = Arc::new(AtomicBool::new(false));
@@ -138,12 +138,25 @@ fn the_answer_of_a_call_in_flight_is_refused_where_a_rule_says_so() {
         bank.server.wait("the call", |request| request.json()["params"]["name"] == "pay");
         bank.say(json!([pay("Moves money to me."), look()]));
         lists(&mut sibling);
-        answers.store(true, Ordering::Relaxed);
+        // Where it is cut the answer does not wait for the server.
+        answers.store(!cut, Ordering::Relaxed);
         let text = coder.message().text();
-        assert_eq!(text.contains("no-drift"), refused, "{text}");
-        assert_eq!(text.contains("ran pay"), !refused, "{text}");
+        assert_eq!(text.contains("rule no-drift"), cut, "{text}");
+        assert_eq!(text.contains("ran pay"), !cut, "{text}");
         let call = daemon.records().decision("pay", "allow")["decision"].clone();
         let changed = daemon.records().wait("surface", "pay drifted", |record| record["change"] == "drifted");
         assert_eq!(changed["in_flight"], json!([call]), "the change tells of the call");
+        if cut {
+            answers.store(true, Ordering::Relaxed);
+            let id = format!("drift-{}", call.as_str().expect("an id"));
+            let fate = |fate: &str| {
+                let is = |record: &Value| record["stop"] == *id && record["fate"] == fate;
+                daemon.records().wait("stop_effect", fate, is)
+            };
+            assert_eq!(fate("sent")["tool"], "pay");
+            fate("finished_after_stop");
+            assert_eq!(coder.call("look", "{}"), None, "the connection goes on");
+            assert!(daemon.cli().run(&["stops"]).json["stops"].as_array().is_some_and(Vec::is_empty));
+        }
     }
 }

@@ -157,10 +157,8 @@ impl Rule {
     }
 
     pub(super) fn is_of(&self, phase: Phase) -> bool {
-        let refuses_answers =
-            matches!(&self.effect, Effect::Drift(drift) if drift.in_flight == InFlight::Refuse);
-        self.phase.map_or(phase != Phase::Response, |of| of == phase)
-            || refuses_answers && phase == Phase::Response
+        let cuts = matches!(&self.effect, Effect::Drift(drift) if drift.in_flight == InFlight::Cut);
+        self.phase.map_or(phase != Phase::Response, |of| of == phase) || cuts && phase == Phase::Response
     }
 
     /// With `allow_only`: whether a message of its kind is allowed by it.
