@@ -17,6 +17,8 @@ use crate::decode::find;
 const PER_AGENT: usize = 8_192;
 /// Tools and lists that are kept of all.
 const MOST: usize = 65_536;
+/// Pages of a list that need not be read again.
+const MOST_PAGES: usize = 16;
 /// Longest name that is kept: of longer ones nothing is known.
 const MAX_NAME: usize = 256;
 
@@ -55,6 +57,8 @@ struct OfAgent {
 #[derive(Debug, Default)]
 struct List {
     tools: HashMap<Box<str>, Annotations>,
+    /// Digests of the pages that were read last: as long as nothing else comes they say nothing new.
+    pages: Vec<[u8; 32]>,
     /// When it was used last, in uses.
     used: u64,
 }
@@ -63,8 +67,12 @@ impl Catalogue {
     /// Learns what the result of a `tools/list` says; `tools` is the JSON text of its member of that name, which the
     /// decoder has found valid. A tool is what it was called last; those of other pages stay.
     pub fn learn(&self, place: Place<'_>, tools: &str) {
+        let page = sha256(tools);
+        if self.known().is_known(place, page) {
+            return;
+        }
         let tools = read(tools);
-        self.known().learn(place, tools);
+        self.known().learn(place, page, tools);
     }
 
     /// What the server has said of a tool.
@@ -95,7 +103,16 @@ impl Place<'_> {
 }
 
 impl Known {
-    fn learn(&mut self, place: Place<'_>, tools: HashMap<Box<str>, Annotations>) {
+    /// Whether a page says nothing that is not known.
+    fn is_known(&mut self, place: Place<'_>, page: [u8; 32]) -> bool {
+        self.clock += 1;
+        let used = self.clock;
+        let list = self.agents.get_mut(&place.agent).and_then(|agent| agent.lists.get_mut(&place.digest()));
+        let list = list.filter(|list| list.pages.contains(&page));
+        list.map(|list| list.used = used).is_some()
+    }
+
+    fn learn(&mut self, place: Place<'_>, page: [u8; 32], tools: HashMap<Box<str>, Annotations>) {
         self.clock += 1;
         let used = self.clock;
         let agent = self.agents.entry(place.agent).or_default();
@@ -105,13 +122,20 @@ impl Known {
             List::default()
         });
         list.used = used;
+        let mut is_new = false;
         for (name, annotations) in tools {
             // The list itself takes one place: what is behind is as unknown as if it was not listed.
             if list.tools.len() + 1 >= PER_AGENT && !list.tools.contains_key(&name) {
                 continue;
             }
-            agent.size += usize::from(list.tools.insert(name, annotations).is_none());
+            let before = list.tools.insert(name, annotations);
+            is_new |= before.is_some_and(|before| before != annotations);
+            agent.size += usize::from(before.is_none());
         }
+        if is_new || list.pages.len() == MOST_PAGES {
+            list.pages.clear();
+        }
+        list.pages.push(page);
         while agent.size > PER_AGENT {
             agent.forget_oldest();
         }
@@ -131,6 +155,10 @@ impl OfAgent {
             None => self.size = 0,
         }
     }
+}
+
+fn sha256(text: &str) -> [u8; 32] {
+    Sha256::digest(text.as_bytes()).into()
 }
 
 /// The tools of a list.

@@ -19,6 +19,8 @@ pub(super) enum Tie {
 #[derive(Debug, Default)]
 pub(super) struct Kin {
     ties: HashMap<(Tie, Surface), BTreeSet<u32>>,
+    /// Of those at an address, the ones with something in them that has drifted.
+    drifting: HashMap<(Tie, Surface), BTreeSet<u32>>,
 }
 
 impl Tie {
@@ -43,7 +45,22 @@ impl Kin {
         }
     }
 
+    /// Whether a list has something in it that has drifted.
+    pub(super) fn set_drifting(&mut self, place: &Place, surface: Surface, list: u32, drifts: bool) {
+        let [_, address] = Tie::of_kin(&place.endpoint);
+        let key = (address, surface);
+        if drifts {
+            self.drifting.entry(key).or_default().insert(list);
+        } else if let Some(lists) = self.drifting.get_mut(&key) {
+            lists.remove(&list);
+            if lists.is_empty() {
+                self.drifting.remove(&key);
+            }
+        }
+    }
+
     pub(super) fn remove(&mut self, place: &Place, surface: Surface, list: u32) {
+        self.set_drifting(place, surface, list, false);
         for tie in Tie::of(&place.endpoint) {
             let key = (tie, surface);
             if let Some(lists) = self.ties.get_mut(&key) {
@@ -58,6 +75,19 @@ impl Kin {
     /// The lists of one endpoint, the oldest first.
     pub(super) fn of_endpoint(&self, endpoint: &Endpoint, surface: Surface) -> impl Iterator<Item = u32> {
         self.ties.get(&(Tie::Endpoint(endpoint.clone()), surface)).into_iter().flatten().copied()
+    }
+
+    /// The lists at the address of an endpoint, under whatever name, the oldest first.
+    pub(super) fn at_address(&self, endpoint: &Endpoint, surface: Surface) -> impl Iterator<Item = u32> {
+        let [_, address] = Tie::of_kin(endpoint);
+        self.ties.get(&(address, surface)).into_iter().flatten().copied()
+    }
+
+    /// Of these, the ones with something in them that has drifted.
+    pub(super) fn drifting_at(&self, endpoint: &Endpoint, surface: Surface) -> impl Iterator<Item = u32> {
+        let [_, address] = Tie::of_kin(endpoint);
+        let lists = if self.drifting.is_empty() { None } else { self.drifting.get(&(address, surface)) };
+        lists.into_iter().flatten().copied()
     }
 
     /// All that may be the same server's: first those of the endpoint itself, in each part the oldest first. What is of

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use super::authority::Authority;
 use super::id::Key;
@@ -16,7 +17,14 @@ use crate::fingerprint::{Classes, Standing, State, Surface};
 /// Lists that may be the same server's, and are looked at for a call.
 const MOST_KIN: usize = 256;
 /// What is thought of an item, the worst first.
-const RANKS: [State; 5] = [State::Blocked, State::Drifted, State::New, State::Removed, State::Trusted];
+const RANKS: [State; 5] = [State::Blocked, State::New, State::Drifted, State::Removed, State::Trusted];
+
+/// What is thought of something that is both.
+fn worse(one: Standing, other: Standing) -> Standing {
+    let rank = |standing: &Standing| RANKS.iter().position(|state| *state == standing.state);
+    let state = if rank(&other) < rank(&one) { other.state } else { one.state };
+    Standing { state, classes: one.classes.or(other.classes), unsure: false }
+}
 
 /// Everything that is known. All of it changes under one lock, which is held for moments.
 #[derive(Debug)]
@@ -27,6 +35,8 @@ pub(super) struct Known {
     pub(super) kin: Kin,
     /// Names that an operator has blocked, with what else may be the same server.
     pub(super) blocks: HashSet<(Tie, Surface, Arc<str>)>,
+    /// There are any; read without the lock.
+    pub(super) has_blocks: Arc<AtomicBool>,
     /// How many lists and items count on whom.
     pub(super) owners: HashMap<Arc<str>, usize>,
     /// Lists and items.
@@ -45,7 +55,11 @@ pub(super) struct Known {
 impl Known {
     /// What a store held.
     pub(super) fn restore(&mut self, lists: Vec<List>) {
-        lists.into_iter().for_each(|list| self.insert(list));
+        for list in lists {
+            let number = list.number;
+            self.insert(list);
+            self.look_for_drift(number);
+        }
         self.find_blocks();
     }
 
@@ -55,6 +69,7 @@ impl Known {
             find: HashMap::new(),
             kin: Kin::default(),
             blocks: HashSet::new(),
+            has_blocks: Arc::default(),
             owners: HashMap::new(),
             size: 0,
             evicted: 0,
@@ -147,43 +162,47 @@ impl Known {
         }
     }
 
-    /// What is thought of an item. Another revision may be shown first what this one will be, too: what has drifted for it
-    /// has drifted here. What is not known here is the worst that it is for another revision, principal or name of the same
-    /// server. `None`: it was never shown.
+    /// What is thought of an item. Another revision, or another name of the same server, may be shown first what this one
+    /// will be, too: what has drifted for it has drifted here. What is not known here is the worst that it is for anybody
+    /// at the same address. `None`: it was never shown.
     pub(super) fn standing(&mut self, place: &Place, surface: Surface, name: &str) -> Option<Standing> {
-        let own = self.list_number(place, surface).filter(|number| self.use_item(*number, name));
-        let endpoint = &place.endpoint;
-        let others = self.kin.of_server(endpoint, surface).filter(|number| Some(*number) != own);
-        let of = |number: u32| {
-            let list = self.lists.get(&number)?;
-            Some((list, self.standing_in(list, name)?))
+        let number = self.list_number(place, surface);
+        let own = number.filter(|number| self.use_item(*number, name));
+        let Some((list, item)) = own.and_then(|number| self.item_in(number, name)) else {
+            let others = self.kin.at_address(&place.endpoint, surface).take(MOST_KIN);
+            let others = others.filter_map(|number| self.item_in(number, name));
+            // What a server says of itself is not what its neighbours behind the same address say.
+            let is_its =
+                |list: &List| !name.is_empty() || list.place.endpoint.server == place.endpoint.server;
+            let others = others.filter(|(list, _)| is_its(list));
+            let worst = others.map(|(list, item)| self.standing_in(list, name, item)).reduce(worse);
+            let is_lossy = number.and_then(|number| self.lists.get(&number)).is_some_and(|list| list.lossy);
+            let forgotten = is_lossy.then(|| Standing { state: State::New, ..Standing::default() });
+            return worst.or(forgotten).map(|worst| Standing { unsure: false, ..worst });
         };
-        let others = others.take(MOST_KIN).filter_map(of);
-        match own.and_then(of) {
-            Some((list, own)) if own.state == State::Trusted => {
-                let is_same = |other: &List| {
-                    let principal = other.place.principal == place.principal;
-                    other.place.endpoint == *endpoint && (principal || other.public || list.public)
-                };
-                let drifted = others.filter(|(other, _)| is_same(other)).map(|(_, other)| other);
-                let drifted = drifted.filter(|other| other.state == State::Drifted);
-                let classes = drifted.map(|other| other.classes).reduce(Classes::or);
-                Some(classes.map_or(own, |classes| Standing {
-                    state: State::Drifted,
-                    classes: own.classes.or(classes),
-                    ..own
-                }))
-            }
-            Some((_, own)) => Some(own),
-            None => {
-                let rank = |standing: &Standing| RANKS.iter().position(|state| *state == standing.state);
-                // What goes by the same name says more than what is at the same address.
-                let key = |(list, other): &(&List, Standing)| {
-                    (list.place.endpoint.server != endpoint.server, rank(other))
-                };
-                others.min_by_key(key).map(|(_, other)| other)
-            }
+        let own = self.standing_in(list, name, item);
+        if !matches!(own.state, State::Trusted | State::Drifted | State::Removed) {
+            return Some(own);
         }
+        let others = self.kin.drifting_at(&place.endpoint, surface).filter(|number| *number != list.number);
+        let others = others.take(MOST_KIN).filter_map(|number| self.item_in(number, name));
+        let trusted = self.trusted(list, name, item).map(|trusted| *trusted.fingerprint);
+        let is_same = |(other, item): &(&List, &Item)| {
+            let principal = other.place.principal == place.principal || other.public || list.public;
+            let trusts_the_same = || {
+                let theirs = self.trusted(other, name, item).map(|trusted| *trusted.fingerprint);
+                theirs.is_some() && theirs == trusted
+            };
+            principal && (other.place.endpoint == place.endpoint || trusts_the_same())
+        };
+        let others = others.filter(is_same).map(|(other, item)| self.standing_in(other, name, item));
+        let drifted = others.filter(|other| other.state == State::Drifted);
+        let classes = drifted.map(|other| other.classes).reduce(Classes::or);
+        Some(classes.map_or(own, |classes| Standing {
+            state: State::Drifted,
+            classes: own.classes.or(classes),
+            ..own
+        }))
     }
 
     /// Notes that an item is asked for, if it is there.
@@ -193,9 +212,14 @@ impl Known {
         item.map(|item| item.used = self.clock).is_some()
     }
 
-    fn standing_in(&self, list: &List, name: &str) -> Option<Standing> {
-        let (state, classes) = self.judge(list, name, list.items.get(name)?);
-        Some(Standing { state, classes, unsure: list.doubted.is_some() })
+    fn item_in(&self, number: u32, name: &str) -> Option<(&List, &Item)> {
+        let list = self.lists.get(&number)?;
+        Some((list, list.items.get(name)?))
+    }
+
+    fn standing_in(&self, list: &List, name: &str, item: &Item) -> Standing {
+        let (state, classes) = self.judge(list, name, item);
+        Standing { state, classes, unsure: list.doubted.is_some() }
     }
 
     /// What is thought of something that nobody was shown.
@@ -240,6 +264,15 @@ impl Known {
             list.pages.forget();
         }
         self.authority = authority;
+        let numbers: Vec<u32> = self.lists.keys().copied().collect();
+        numbers.into_iter().for_each(|number| self.look_for_drift(number));
+    }
+
+    /// Notes whether a list has something in it that has drifted.
+    pub(super) fn look_for_drift(&mut self, number: u32) {
+        let Some(list) = self.lists.get(&number) else { return };
+        let drifts = list.items.iter().any(|(name, item)| self.judge(list, name, item).0 == State::Drifted);
+        self.kin.set_drifting(&list.place, list.surface, number, drifts);
     }
 
     pub(super) fn counts(&self) -> Vec<(State, usize)> {

@@ -68,6 +68,9 @@ pub(super) struct Item {
     pub(super) block: Block,
     /// It came to a list that was known.
     pub(super) added: bool,
+    /// The agents that were shown what is not trusted, and not again what is; with an empty name in it more than are kept.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) drifted_to: Vec<Arc<str>>,
     /// An order about it is on its way to the disk.
     #[serde(skip)]
     pub(super) ordered: bool,
@@ -90,6 +93,9 @@ pub(super) struct Other {
     /// It was shown in the same revision of the protocol.
     pub(super) same_revision: bool,
 }
+
+/// Agents that are kept of those that were shown what is not trusted.
+const MOST_AGENTS: usize = 8;
 
 /// Why something is trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -162,6 +168,7 @@ impl Item {
             present: true,
             block: Block::No,
             added: false,
+            drifted_to: Vec::new(),
             ordered: false,
         }
     }
@@ -188,6 +195,18 @@ impl Item {
 
     fn is_drifted_but_gone(&self) -> bool {
         !self.present && self.trust.as_ref().is_some_and(|trust| trust.other.is_some())
+    }
+
+    /// An agent was shown what is not trusted.
+    pub(super) fn drifts_to(&mut self, agent: &str) {
+        if self.drifted_to.iter().any(|known| **known == *agent) {
+            return;
+        }
+        match self.drifted_to.len() {
+            0..MOST_AGENTS => self.drifted_to.push(agent.into()),
+            MOST_AGENTS => self.drifted_to.push("".into()),
+            _ => {}
+        }
     }
 
     /// Shows something else from now on; what is trusted stays.

@@ -32,6 +32,7 @@ mod writer;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
 use jiff::Timestamp;
@@ -60,6 +61,7 @@ const OF_SERVER: [Surface; 3] = [Surface::Instructions, Surface::Server, Surface
 #[derive(Debug)]
 pub struct Baseline {
     shared: Arc<Shared>,
+    has_blocks: Arc<AtomicBool>,
     /// Told whenever a list may have been settled.
     settled: Notify,
     /// Why the store cannot be read.
@@ -97,13 +99,14 @@ impl Baseline {
         };
         let mut known = Known::new(content.key, trust_first_use, authority);
         known.restore(content.lists);
+        let has_blocks = Arc::clone(&known.has_blocks);
         let shared = Arc::new(Shared::new(known));
         let thread = |store| {
             let writer = Writer::new(shared.clone(), store);
             thread::Builder::new().name("baseline".to_owned()).spawn(|| writer.run())
         };
         let writer = store.map(thread).transpose()?;
-        Ok(Baseline { shared, settled: Notify::new(), fault, writer })
+        Ok(Baseline { shared, has_blocks, settled: Notify::new(), fault, writer })
     }
 
     /// Why the store cannot be read, with the remedy.
@@ -127,8 +130,8 @@ impl Baseline {
         let sight = Sight { place, page, witness, now };
         let repeated = self.shared.known().repeat(sight);
         let changes = repeated.unwrap_or_else(|| {
-            let items = items();
-            self.shared.known().observe(sight, items)
+            let items = observe::merge(items());
+            self.shared.known().observe(sight, &items)
         });
         self.settled.notify_waiters();
         if !self.shared.known().pending.is_empty() {
@@ -168,7 +171,7 @@ impl Baseline {
                 None if name.len() > MAX_NAME => in_state(State::New),
                 None => known.standing(place, surface, name).unwrap_or_else(|| {
                     // A server need not say anything of itself.
-                    in_state(if name.is_empty() { State::Unseen } else { known.unseen() })
+                    in_state(if OF_SERVER.contains(&surface) { State::Unseen } else { known.unseen() })
                 }),
             };
             standings.set(surface, standing);
@@ -178,7 +181,7 @@ impl Baseline {
 
     /// Whether an operator has blocked anything.
     pub fn has_blocked(&self) -> bool {
-        self.fault.is_some() || !self.shared.known().blocks.is_empty()
+        self.fault.is_some() || self.has_blocks.load(Ordering::Relaxed)
     }
 
     /// Replaces the file that alone says what is trusted.

@@ -50,16 +50,16 @@ impl Known {
     }
 
     /// Takes a page.
-    pub(super) fn observe(&mut self, sight: Sight<'_>, items: Vec<Shown<'_>>) -> Vec<Change> {
+    pub(super) fn observe(&mut self, sight: Sight<'_>, items: &[Shown<'_>]) -> Vec<Change> {
         let Some(number) = self.enlist(sight.place, sight.page.surface, sight.witness) else {
             return Vec::new();
         };
         self.touch(number);
-        let items = merge(items);
         let Some(list) = self.lists.get(&number) else { return Vec::new() };
         let wanted = items.iter().filter(|item| !list.items.contains_key(&*item.name)).count();
         let room = self.make_room_in(number, wanted);
-        let changes = self.with_list(number, |known, list| known.take(list, sight, &items, room));
+        let changes = self.with_list(number, |known, list| known.take(list, sight, items, room));
+        self.look_for_drift(number);
         changes.unwrap_or_default()
     }
 
@@ -102,7 +102,10 @@ impl Known {
                     let change = self.see_again(list, sight, &name, shown, step.as_ref());
                     (name, !present, change)
                 }
-                None if room == 0 => continue,
+                None if room == 0 => {
+                    list.lossy = true;
+                    continue;
+                }
                 None => {
                     room -= 1;
                     let (name, change) = self.see_first(list, sight, shown, siblings.as_ref());
@@ -119,7 +122,10 @@ impl Known {
         if !changes.is_empty() {
             list.pages.forget();
         }
-        if names.len() == items.len() {
+        // Who is shown what is not trusted has to be known.
+        let has_drifted =
+            names.iter().any(|name| list.items.get(name).is_some_and(|item| !item.drifted_to.is_empty()));
+        if names.len() == items.len() && !has_drifted {
             list.pages.remember(sight.page, names.into());
         }
         changes
@@ -135,8 +141,9 @@ impl Known {
     ) -> (Arc<str>, Option<Change>) {
         let name: Arc<str> = (*shown.name).into();
         let seen = shown.fingerprint;
-        let item = Item {
-            trust: siblings.and_then(|siblings| self.first_trust(list, &name, &seen, siblings)),
+        let mut item = Item {
+            trust: siblings
+                .and_then(|siblings| self.first_trust((list, sight.witness), &name, &seen, siblings)),
             block: if self.is_blocked(list, &name) { Block::Kin } else { Block::No },
             id: self.key.id(&list.place, list.surface, &name, &seen),
             body: body(&shown.text),
@@ -144,6 +151,9 @@ impl Known {
             added: list.is_known(),
             ..Item::new(seen, sight.now)
         };
+        if self.judge(list, &name, &item).0 == State::Drifted {
+            item.drifts_to(sight.witness);
+        }
         list.items.insert(name.clone(), Box::new(item));
         self.count(&list.owner);
         self.pending.text(&seen, &shown.text, &shown.smells);
@@ -163,6 +173,8 @@ impl Known {
     ) -> Option<Change> {
         let before = list.items.get(name).map(|item| (**item).clone())?;
         if before.present && before.seen == shown.fingerprint {
+            let item = list.items.get_mut(name).filter(|item| !item.drifted_to.is_empty())?;
+            item.drifts_to(sight.witness);
             return None;
         }
         let (state_before, _) = self.judge(list, name, &before);
@@ -176,10 +188,23 @@ impl Known {
             item.since = sight.now;
         }
         let (state, classes) = self.judge(list, name, &item);
-        let twice = step.is_some_and(|step| before.present && before.walked & step.bit != 0);
-        if twice && state == State::Trusted && state_before == State::Drifted {
-            // A name that comes twice in one list is the worse of both.
+        let twice = step.is_none_or(|step| before.present && before.walked & step.bit != 0);
+        let is_back = state == State::Trusted && state_before == State::Drifted;
+        if twice && is_back {
+            // A name that comes twice in one list is the worse of both, and what nobody has asked for makes nothing good.
             return None;
+        }
+        if is_back && let Some(item) = list.items.get_mut(name) {
+            item.drifted_to.retain(|agent| **agent != *sight.witness);
+            if !item.drifted_to.is_empty() {
+                // Others go by the other one still.
+                return None;
+            }
+        }
+        if state == State::Drifted {
+            item.drifts_to(sight.witness);
+        } else if is_back {
+            item.drifted_to.clear();
         }
         list.items.insert(name.clone(), Box::new(item));
         self.pending.text(&shown.fingerprint, &shown.text, &shown.smells);
@@ -308,7 +333,7 @@ impl List {
 }
 
 /// What has the same name is one item: readers would differ on which is meant, so it is all of them.
-fn merge<'a>(items: Vec<Shown<'a>>) -> Vec<Shown<'a>> {
+pub(super) fn merge<'a>(items: Vec<Shown<'a>>) -> Vec<Shown<'a>> {
     let mut merged: Vec<Vec<Shown<'a>>> = Vec::with_capacity(items.len());
     let mut places: HashMap<Cow<'a, str>, usize> = HashMap::with_capacity(items.len());
     for item in items.into_iter().filter(|item| item.name.len() <= MAX_NAME) {

@@ -2,6 +2,9 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use globset::GlobBuilder;
 
 use super::change::{Change, Event, What};
 use super::document::{Entry, Section};
@@ -50,8 +53,14 @@ impl Known {
     /// The items that a filter asks for.
     pub(super) fn summaries(&self, filter: &Filter) -> Vec<Summary> {
         let mut summaries = Vec::new();
-        for list in self.lists.values().filter(|list| filter.is_about(list)) {
-            let named = |name: &str| filter.name.as_deref().is_none_or(|asked| asked == name);
+        let (servers, names) =
+            (matcher(filter.server.as_deref(), true), matcher(filter.name.as_deref(), false));
+        let is_about = |list: &&List| {
+            let surface = filter.surface.is_none_or(|surface| surface == list.surface);
+            surface && list.place.endpoint.names().iter().any(|name| servers(name))
+        };
+        for list in self.lists.values().filter(is_about) {
+            let named = |name: &str| names(name);
             for (name, item) in list.items.iter().filter(|(name, _)| named(name)) {
                 summaries.push(self.summary(list, name, item));
             }
@@ -234,6 +243,7 @@ impl Known {
                 self.count(&owner);
             }
             changes.extend(self.ordered(*number, name, plan.what));
+            self.look_for_drift(*number);
         }
         self.find_blocks();
         changes
@@ -257,6 +267,7 @@ impl Known {
                 blocks.extend(ties.map(|tie| (tie, list.surface, name.clone())));
             }
         }
+        self.has_blocks.store(!blocks.is_empty(), Ordering::Relaxed);
         self.blocks = blocks;
     }
 
@@ -308,6 +319,7 @@ impl Deed {
                 let other = Other { fingerprint: **fingerprint, same_revision: true };
                 let other = (item.seen != other.fingerprint).then(|| Box::new(other));
                 item.trust = Some(Trust { how: How::Approved, other });
+                item.drifted_to.clear();
                 item.block = Block::No;
             }
             Deed::Unblock => item.block = Block::No,
@@ -331,11 +343,14 @@ fn no_room() -> Refusal {
     Refusal::File("there is no room for all that the file says (leave some of it out)".to_owned())
 }
 
-impl Filter {
-    fn is_about(&self, list: &List) -> bool {
-        let names = || list.place.endpoint.names();
-        let server = |asked: &str| names().iter().any(|name| name.eq_ignore_ascii_case(asked));
-        self.server.as_deref().is_none_or(server)
-            && self.surface.is_none_or(|surface| surface == list.surface)
+/// What a glob matches; what is none matches itself.
+fn matcher(pattern: Option<&str>, any_case: bool) -> impl Fn(&str) -> bool {
+    let pattern = pattern.map(str::to_owned);
+    let glob = pattern.as_deref().and_then(|pattern| {
+        GlobBuilder::new(pattern).case_insensitive(any_case).build().ok().map(|glob| glob.compile_matcher())
+    });
+    move |text| {
+        let is_it = pattern.as_deref().is_none_or(|pattern| pattern == text);
+        is_it || glob.as_ref().is_some_and(|glob| glob.is_match(text))
     }
 }

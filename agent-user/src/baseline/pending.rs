@@ -72,7 +72,8 @@ impl Pending {
             return;
         }
         let fits = |size: usize| self.size + size <= MOST_TEXT;
-        let (full, empty) = (text.len() + size_of::<Text>(), size_of::<Text>());
+        let empty = size_of::<Text>() + smells.to_string().len();
+        let full = text.len() + empty;
         let (kept, size) = if text.len() <= MAX_TEXT && fits(full) { (true, full) } else { (false, empty) };
         if fits(size) {
             self.size += size;

@@ -79,12 +79,17 @@ impl Place {
     }
 }
 
+/// In place of what is too long to be kept its digest.
+fn short(text: &str) -> Box<str> {
+    if text.len() > MAX_PART { Digest::of(text.as_bytes()).to_string().into() } else { text.into() }
+}
+
 impl Endpoint {
     /// With names and addresses as they are compared.
     pub fn new(server: &str, path: &str, address: SocketAddr, agent: Option<&str>) -> Endpoint {
         let address = SocketAddr::new(address.ip().to_canonical(), address.port());
-        let server = server.to_ascii_lowercase().into();
-        Endpoint { server, path: path.into(), address, agent: agent.map(Into::into) }
+        let server = short(&server.to_ascii_lowercase());
+        Endpoint { server, path: short(path), address, agent: agent.map(short) }
     }
 
     /// All its names: see [`server_names`].

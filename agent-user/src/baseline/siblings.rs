@@ -49,7 +49,7 @@ impl Known {
     /// What is trusted of an item that is new in a list.
     pub(super) fn first_trust(
         &self,
-        list: &List,
+        (list, witness): (&List, &str),
         name: &str,
         seen: &Fingerprint,
         siblings: &Siblings,
@@ -59,7 +59,7 @@ impl Known {
         }
         let lists = siblings.lists.iter().filter_map(|number| self.lists.get(number));
         let mut known: Vec<Sibling<'_>> =
-            lists.filter_map(|other| Sibling::find(list, other, name)).collect();
+            lists.filter_map(|other| Sibling::find((list, witness), other, name)).collect();
         known.sort_by_key(|sibling| sibling.distance);
         let approved = known.iter().any(|sibling| sibling.has_approved(seen));
         if let Some(drifted) = known.iter().find(|sibling| !approved && sibling.has_drifted_to(seen)) {
@@ -67,11 +67,17 @@ impl Known {
         }
         let is_same =
             |sibling: &&Sibling<'_>| compare(sibling.trusted, seen, sibling.same_revision).is_empty();
+        let mut comparable = known.iter().filter(|sibling| sibling.comparable).peekable();
+        if let Some(nearest) = comparable.peek().copied() {
+            let trust = if comparable.any(|sibling| is_same(&sibling)) {
+                Trust::of_seen(How::Inherited)
+            } else {
+                nearest.trust()
+            };
+            return Some(trust);
+        }
         if known.iter().any(|sibling| is_same(&sibling)) {
             return Some(Trust::of_seen(How::Inherited));
-        }
-        if let Some(nearest) = known.iter().find(|sibling| sibling.comparable) {
-            return Some(nearest.trust());
         }
         // Of what was forgotten anything may come again.
         let first = self.trust_first_use && !list.lossy && !siblings.more;
@@ -87,12 +93,17 @@ impl Known {
 }
 
 impl<'a> Sibling<'a> {
-    fn find(list: &List, other: &'a List, name: &str) -> Option<Sibling<'a>> {
+    fn find((list, witness): (&List, &str), other: &'a List, name: &str) -> Option<Sibling<'a>> {
         let item = other.items.get(name)?;
         let trusted = item.trust.as_ref()?.trusted(&item.seen);
         let (here, there) = (&list.place, &other.place);
         let is_same_server =
             here.endpoint.server == there.endpoint.server && here.endpoint.path == there.endpoint.path;
+        // An agent that makes up a server of this name elsewhere does not speak for others.
+        let is_here = here.endpoint.address == there.endpoint.address;
+        if !is_here && *other.owner != *witness {
+            return None;
+        }
         let principal = here.principal == there.principal;
         let revision = here.revision == there.revision;
         Some(Sibling {

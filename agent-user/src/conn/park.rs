@@ -40,7 +40,8 @@ impl Connection {
     }
 
     /// Waits for lists that tell whether what a request uses has changed. A stop ends the wait; so does the agent that leaves.
-    async fn wait_for(&self, wait: &Wait) {
+    async fn wait_for(&mut self, wait: &Wait) {
+        self.leave_server();
         let listed = async {
             for (place, surface) in &wait.lists {
                 self.parts.baseline.settled(place, *surface).await;

@@ -117,6 +117,11 @@ impl DriftFile {
             Some(classes) if classes.is_empty() => {
                 return Err("`drift.classes` is empty; name some, or leave it out".to_owned());
             }
+            Some(classes) if classes.contains(&Class::Order) => {
+                return Err(
+                    "drift.classes: order: no call depends on the order of a list; leave it out".to_owned()
+                );
+            }
             Some(classes) => classes.iter().copied().collect(),
         };
         let also = self.also.as_deref().unwrap_or(&[Surface::Instructions, Surface::AgentCard]);
@@ -277,6 +282,7 @@ mod tests {
         for (text, error) in [
             ("{classes: []}", "`drift.classes` is empty"),
             ("{classes: [colour]}", "colour"),
+            ("{classes: [order]}", "drift.classes: order"),
             ("{also: [tool]}", "drift.also: tool"),
             ("{wait: 0s}", "drift.wait"),
             ("{wait: 11m}", "no more than 10m"),

@@ -130,7 +130,7 @@ impl Answering<'_> {
         {
             self.parts.catalogue.learn(place(self.conn, self.scene), tools);
         }
-        match (listed(&call.method), edited) {
+        match (listed(&call.method).filter(|_| self.reach.answers), edited) {
             (Some(kind), edited) => self.list(kind, message, edited, call, &subject).await,
             (None, Some(text)) => Answer::Replace(text),
             (None, None) => Answer::Pass,
@@ -190,7 +190,7 @@ impl Answering<'_> {
 
     /// How far what a call has used can be trusted by now.
     fn standings(&self, call: &Call) -> Standings {
-        if !self.rules.policy.reads.standing {
+        if !self.rules.policy.reads.standing || !self.reach.answers {
             return Standings::default();
         }
         self.parts.baseline.standings(&shown::place(self.conn, self.scene, call.revision), call.used())

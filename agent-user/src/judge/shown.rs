@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde_json::json;
+use tokio::task::block_in_place;
 use tracing::warn;
 
 use super::subject;
@@ -24,6 +25,11 @@ use crate::record::entry::{Entry, SurfaceEntry};
 
 /// Member of `_meta` in which a server says who it is (MCP 2026-07-28).
 const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
+/// Items of a page that are looked at: one more than are kept of a list, so that it is known to have more.
+const MOST_ITEMS: usize = 8_193;
+/// Bytes of a page from which on others have their turn elsewhere while it is looked at.
+const MUCH: usize = 64 << 10;
+
 /// In place of the cursor of a page that nobody has asked for. It is the digest of none that anybody could find.
 const NOBODYS: Digest = Digest([0; 32]);
 
@@ -100,9 +106,7 @@ impl Watching<'_> {
         let facts = mcp::result_facts(message);
         let parts = match call.map(|call| &*call.method) {
             Some(method) => parts_of(method, result)?,
-            None => {
-                LISTS.iter().filter_map(|list| list.part(result).transpose()).collect::<Result<_, _>>()?
-            }
+            None => parts_by_shape(result)?,
         };
         if parts.is_empty() {
             return Ok(());
@@ -148,7 +152,8 @@ impl Watching<'_> {
             };
             named.iter().map(shown).collect()
         };
-        let changes = baseline.observe(place, &page, items, agent, Timestamp::now());
+        let observe = || baseline.observe(place, &page, items, agent, Timestamp::now());
+        let changes = if part.text.len() < MUCH { observe() } else { block_in_place(observe) };
         if changes.is_empty() {
             return;
         }
@@ -254,8 +259,21 @@ const LISTS: [List; 3] = [
 impl List {
     fn part<'a>(&self, result: &'a str) -> Result<Option<Part<'a>>, Ambiguous> {
         let list = find::member(result, self.member)?;
-        Ok(list.map(|text| Part { surface: self.surface, items: find::elements(text).collect(), text }))
+        let items = |text| find::elements(text).take(MOST_ITEMS).collect();
+        Ok(list.map(|text| Part { surface: self.surface, items: items(text), text }))
     }
+}
+
+/// What an answer shows of which nobody knows what it answers.
+fn parts_by_shape(result: &str) -> Result<Vec<Part<'_>>, Ambiguous> {
+    let lists = LISTS.iter().filter_map(|list| list.part(result).transpose());
+    let mut parts: Vec<Part<'_>> = lists.collect::<Result<_, _>>()?;
+    for (method, member) in [("initialize", "protocolVersion"), ("server/discover", "supportedVersions")] {
+        if find::member(result, member)?.is_some() {
+            parts.extend(parts_of(method, result)?);
+        }
+    }
+    Ok(parts)
 }
 
 /// What the answer to a request of this method shows.

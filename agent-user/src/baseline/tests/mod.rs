@@ -19,6 +19,7 @@ use super::change::Change;
 use super::id::Key;
 use super::known::Known;
 use super::observe::Sight;
+use super::observe::merge;
 use super::orders::Wish;
 use super::{Endpoint, Options, Order, Page, Place, Refusal, Shown};
 use crate::decide::stop::Operator;
@@ -105,15 +106,24 @@ impl World {
     }
 
     fn page(&mut self, at: &str, page: Page, items: &str) -> String {
+        self.page_to("ann", at, page, items)
+    }
+
+    fn page_to(&mut self, witness: &str, at: &str, page: Page, items: &str) -> String {
         let place = place(at);
-        let sight = Sight { place: &place, page: &page, witness: "ann", now: Timestamp::UNIX_EPOCH };
+        let sight = Sight { place: &place, page: &page, witness, now: Timestamp::UNIX_EPOCH };
         let repeated = self.known.repeat(sight);
-        say(&repeated.unwrap_or_else(|| self.known.observe(sight, shown(items))))
+        say(&repeated.unwrap_or_else(|| self.known.observe(sight, &merge(shown(items)))))
     }
 
     /// A whole list.
     fn show(&mut self, at: &str, items: &str) -> String {
         self.page(at, whole(items), items)
+    }
+
+    /// A whole list, to another agent.
+    fn show_to(&mut self, agent: &str, at: &str, items: &str) -> String {
+        self.page_to(agent, at, whole(items), items)
     }
 
     /// State and classes; `?` behind what is unsure.

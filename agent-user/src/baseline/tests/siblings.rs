@@ -147,3 +147,35 @@ fn with_more_kin_than_can_be_looked_at_nothing_is_trusted_by_first_use() {
     world.show("s@10.0.0.2", "a=1");
     assert_eq!(world.standing("s@10.0.0.2", "a"), "trusted []");
 }
+
+#[test]
+fn a_server_that_an_agent_makes_up_elsewhere_does_not_speak_for_others() {
+    let mut world = World::new(true);
+    world.show("s", "a=1");
+    world.show_to("bob", "s@10.6.6.6", "a=6");
+    assert_eq!(world.standing("s@10.6.6.6", "a"), "trusted []");
+    world.show_to("bob", "s@10.6.6.6", "a=7");
+    assert_eq!(world.standing("s", "a"), "trusted []");
+    world.show("s@10.0.0.2", "b=1");
+    world.show_to("bob", "s@10.6.6.6", "b=6");
+    world.show("s@10.0.0.3", "b=1");
+    assert_eq!(world.standing("s@10.0.0.3", "b"), "trusted []");
+}
+
+#[test]
+fn what_was_the_same_at_one_address_has_drifted_under_every_name() {
+    let mut world = World::new(true);
+    for at in ["s", "t", "s/b", "u@10.0.0.2"] {
+        world.show(at, "a=1");
+    }
+    world.show("s", "a=2");
+    for at in ["t", "s/b"] {
+        assert_eq!(world.standing(at, "a"), "drifted [definition]", "{at}");
+    }
+    assert_eq!(world.standing("u@10.0.0.2", "a"), "trusted []");
+    // A harmless change here does not hide one that is not, there.
+    world.show("t", "a=1/Title");
+    assert_eq!(world.standing("t", "a"), "drifted [definition, display]");
+    // Of what is not known the worst counts, in all classes.
+    assert_eq!(world.standing("v", "a"), "drifted [definition, display]");
+}

@@ -1,6 +1,6 @@
 //! What becomes of one tool.
 
-use super::World;
+use super::{World, part};
 
 /// Shows lists in turn; expects what is told of each, and what is thought of `a` then. `approve` and `block` are orders.
 #[track_caller]
@@ -166,4 +166,36 @@ fn a_rename_is_pointed_out_and_no_reason_to_trust() {
             ),
         ],
     );
+}
+
+#[test]
+fn whoever_was_shown_the_other_one_must_be_shown_the_trusted_one_again() {
+    let mut world = World::new(true);
+    world.show("s", "a=1");
+    assert_eq!(world.show_to("bob", "s", "a=2"), "drifted a drifted [definition]");
+    assert_eq!(world.show_to("cid", "s", "a=2"), "");
+    for agent in ["ann", "bob"] {
+        assert_eq!(world.show_to(agent, "s", "a=1"), "", "{agent}");
+        assert_eq!(world.standing("s", "a"), "drifted [definition]", "cid goes by the other one");
+    }
+    assert_eq!(world.show_to("cid", "s", "a=1"), "returned a trusted []");
+    for agent in 0..20 {
+        world.show_to(&agent.to_string(), "s", "a=2");
+    }
+    for agent in 0..20 {
+        world.show_to(&agent.to_string(), "s", "a=1");
+    }
+    assert_eq!(world.standing("s", "a"), "drifted [definition]", "more than are kept");
+    world.approve("s", "a");
+    assert_eq!(world.standing("s", "a"), "trusted []");
+}
+
+#[test]
+fn what_nobody_has_asked_for_makes_nothing_good() {
+    let mut world = World::new(true);
+    world.show("s", "a=1 b=1");
+    world.show("s", "a=2 b=1");
+    assert_eq!(world.page("s", part("z", "", "a=1"), "a=1"), "");
+    assert_eq!(world.standing("s", "a"), "drifted [definition]");
+    assert_eq!(world.page("s", part("z", "", "b=2"), "b=2"), "drifted b drifted [definition]");
 }
