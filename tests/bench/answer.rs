@@ -7,21 +7,25 @@ use bytes::Buf;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use crate::Call;
+use crate::{Call, Head, Server};
 
-/// Answers a request; `text` is what the large results are made of.
+/// Answers a request.
 pub(crate) async fn answer(
     stream: &mut TcpStream,
-    text: &[u8],
+    server: &Server,
+    head: &Head,
     call: &Call<'_>,
-    modern: bool,
     out: &mut Vec<u8>,
 ) -> io::Result<()> {
     let Some(id) = call.id.map(|id| id.get().as_bytes()) else {
         return stream.write_all(b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n").await;
     };
-    let kind = if modern { r#""resultType":"complete","# } else { "" };
+    let kind = if head.modern { r#""resultType":"complete","# } else { "" };
+    let (text, page) = (&server.blob[..], if head.modern { MODERN_PAGE } else { "" });
     match (&*call.method, &*call.params.name) {
+        ("tools/call", "blob25k") => {
+            return blob(stream, out, id, kind, &text[..server.tools.length()]).await;
+        }
         ("tools/call", "blob64k") => return blob(stream, out, id, kind, &text[..65536]).await,
         ("tools/call", "blob1m") => return blob(stream, out, id, kind, text).await,
         ("tools/call", "events20") => return events(stream, out, id, kind).await,
@@ -41,14 +45,20 @@ pub(crate) async fn answer(
         }
         ("tools/call", _) => json(out, "200 OK", id, r#""error":{"code":-32602,"message":"unknown tool"}"#),
         ("initialize", _) => json(out, "200 OK", id, INITIALIZED),
-        ("tools/list", _) => json(out, "200 OK", id, &tools_list(modern)),
+        ("tools/list", _) => {
+            if let Some(endpoint) = head.endpoint {
+                let list = server.tools.of(endpoint).as_bytes();
+                return large(stream, out, id, [&format!(r#"{page}"tools":"#), "}}"], list).await;
+            }
+            json(out, "200 OK", id, &tools_list(page));
+        }
         ("ping", _) => json(out, "200 OK", id, r#""result":{}"#),
         _ => json(out, "200 OK", id, r#""error":{"code":-32601,"message":"unknown method"}"#),
     }
     stream.write_all(out).await
 }
 
-/// A large text result, written as three pieces so that the text is never copied.
+/// A large text result.
 async fn blob(
     stream: &mut TcpStream,
     out: &mut Vec<u8>,
@@ -56,17 +66,28 @@ async fn blob(
     kind: &str,
     text: &[u8],
 ) -> io::Result<()> {
-    const TAIL: &[u8] = b"\"}]}}";
-    let start = format!(r#","result":{{{kind}"content":[{{"type":"text","text":""#);
-    let length = JSON.len() + id.len() + start.len() + text.len() + TAIL.len();
+    let start = format!(r#"{kind}"content":[{{"type":"text","text":""#);
+    large(stream, out, id, [&start, r#""}]}}"#], text).await
+}
+
+/// A large result with a start and an end, written as three pieces so that the text is never copied.
+async fn large(
+    stream: &mut TcpStream,
+    out: &mut Vec<u8>,
+    id: &[u8],
+    [start, end]: [&str; 2],
+    text: &[u8],
+) -> io::Result<()> {
+    const RESULT: &str = r#","result":{"#;
+    let length = JSON.len() + id.len() + RESULT.len() + start.len() + text.len() + end.len();
     push(
         out,
         &["HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: ", &length.to_string()],
     );
     push(out, &["\r\n\r\n", JSON]);
     out.extend_from_slice(id);
-    push(out, &[&start]);
-    stream.write_all_buf(&mut Buf::chain(&out[..], text).chain(TAIL)).await
+    push(out, &[RESULT, start]);
+    stream.write_all_buf(&mut Buf::chain(&out[..], text).chain(end.as_bytes())).await
 }
 
 /// Nineteen progress notifications and the result, each an event, a chunk and a write of its own.
@@ -134,15 +155,16 @@ pub(crate) fn push(out: &mut Vec<u8>, parts: &[&str]) {
     parts.iter().for_each(|part| out.extend_from_slice(part.as_bytes()));
 }
 
-fn tools_list(modern: bool) -> String {
-    let tools = ["echo", "blob64k", "blob1m", "events20", "slow", "drip"].map(|name| {
+/// `page` is what a list says of itself.
+fn tools_list(page: &str) -> String {
+    let tools = ["echo", "blob25k", "blob64k", "blob1m", "events20", "slow", "drip"].map(|name| {
         format!(r#"{{"name":"{name}","description":"bench","inputSchema":{{"type":"object"}}}}"#)
     });
-    let kind = if modern { r#""resultType":"complete","ttlMs":60000,"cacheScope":"private","# } else { "" };
-    format!(r#""result":{{{kind}"tools":[{}]}}"#, tools.join(","))
+    format!(r#""result":{{{page}"tools":[{}]}}"#, tools.join(","))
 }
 
 const EVENT_STREAM: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncache-control: no-cache\r\ntransfer-encoding: chunked\r\n\r\n";
+const MODERN_PAGE: &str = r#""resultType":"complete","ttlMs":60000,"cacheScope":"private","#;
 const JSON: &str = r#"{"jsonrpc":"2.0","id":"#;
 const INITIALIZED: &str = r#""result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"bench-server","version":"1"}}"#;
 

@@ -12,6 +12,11 @@ use crate::reply::{Failure, Input, Reply, read_reply};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Shape {
     Small,
+    /// The tools of an endpoint.
+    List,
+    /// As many bytes as these.
+    #[value(name = "25k")]
+    Kib25,
     #[value(name = "64k")]
     Kib64,
     #[value(name = "1m")]
@@ -39,32 +44,31 @@ pub(crate) struct Form {
 }
 
 impl Form {
-    pub(crate) fn new(
-        server: SocketAddr,
-        shape: Shape,
-        tool: Option<&str>,
-        revision: Revision,
-        ms: u64,
-    ) -> Self {
-        let tool = tool.unwrap_or(shape.tool());
+    /// `host` is what the calls name as their server.
+    pub(crate) fn new(host: &str, shape: Shape, tool: Option<&str>, revision: Revision, ms: u64) -> Self {
+        let arguments = if ms > 0 { format!(r#"{{"ms":{ms}}}"#) } else { r#"{"text":"ping"}"#.to_owned() };
+        let (method, name, params) = match tool.or(shape.tool()) {
+            Some(tool) => (
+                "tools/call",
+                format!("Mcp-Name: {tool}\r\n"),
+                format!(r#""name":"{tool}","arguments":{arguments},"#),
+            ),
+            None => ("tools/list", String::new(), String::new()),
+        };
         let (headers, meta) = match revision {
             Revision::Legacy => ("MCP-Protocol-Version: 2025-11-25\r\n".to_owned(), r#"{"progressToken":1}"#),
-            Revision::Modern => (
-                format!("MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: {tool}\r\n"),
-                MODERN_META,
-            ),
+            Revision::Modern => {
+                (format!("MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: {method}\r\n{name}"), MODERN_META)
+            }
         };
-        let arguments = if ms > 0 { format!(r#"{{"ms":{ms}}}"#) } else { r#"{"text":"ping"}"#.to_owned() };
         Self {
             shape,
             head: format!(
-                "POST /mcp HTTP/1.1\r\nHost: {server}\r\nUser-Agent: bench-load/1\r\n\
+                "POST /mcp HTTP/1.1\r\nHost: {host}\r\nUser-Agent: bench-load/1\r\n\
                  Accept: application/json, text/event-stream\r\nContent-Type: application/json\r\n{headers}\
                  Content-Length: "
             ),
-            tail: format!(
-                r#","method":"tools/call","params":{{"name":"{tool}","arguments":{arguments},"_meta":{meta}}}}}"#
-            ),
+            tail: format!(r#","method":"{method}","params":{{{params}"_meta":{meta}}}}}"#),
         }
     }
 
@@ -166,20 +170,24 @@ impl Client {
 }
 
 impl Shape {
-    pub(crate) const fn tool(self) -> &'static str {
+    /// What is called; nothing to list what there is.
+    const fn tool(self) -> Option<&'static str> {
         match self {
-            Self::Small => "echo",
-            Self::Kib64 => "blob64k",
-            Self::Mib1 => "blob1m",
-            Self::Sse20 => "events20",
-            Self::Slow => "slow",
-            Self::Drip => "drip",
+            Self::List => None,
+            Self::Small => Some("echo"),
+            Self::Kib25 => Some("blob25k"),
+            Self::Kib64 => Some("blob64k"),
+            Self::Mib1 => Some("blob1m"),
+            Self::Sse20 => Some("events20"),
+            Self::Slow => Some("slow"),
+            Self::Drip => Some("drip"),
         }
     }
 
     fn answers(self, reply: &Reply) -> bool {
         match self {
             Self::Small | Self::Slow => reply.bytes > 0,
+            Self::List | Self::Kib25 => reply.bytes > 20_000,
             Self::Kib64 => reply.bytes > 1 << 16,
             Self::Mib1 => reply.bytes > 1 << 20,
             Self::Sse20 => reply.events == 20,

@@ -32,7 +32,7 @@ pub(crate) async fn run(args: Args, active: usize) -> anyhow::Result<()> {
     let file = File::create(path).with_context(|| format!("create {}", path.display()))?;
     let form = |shape, revision| {
         let ms = if matches!(shape, Shape::Small) { 0 } else { args.ms };
-        Form::new(args.connect, shape, None, revision, ms)
+        Form::new(&args.connect.to_string(), shape, None, revision, ms)
     };
     let crowd = Rc::new(Crowd {
         turns: Semaphore::new(active),

@@ -1,7 +1,7 @@
 //! bench-load: N keep-alive connections in a closed loop of one kind of MCP tools/call, for a time, a count, or until
 //! standard input closes. It checks every answer (status, size, number of events), knows a refusal from an error, and
 //! prints one line of JSON. With `--outcomes` it also writes `id outcome start end` of every call, for the stop probe,
-//! whose load is a crowd (`--active`).
+//! whose load is a crowd (`--active`). With `--walk` it asks many endpoints for something meanwhile.
 //!
 //! It runs as the agent of a bench: it knows nothing of a proxy.
 
@@ -9,6 +9,7 @@ mod client;
 mod common;
 mod crowd;
 mod reply;
+mod walk;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -23,6 +24,7 @@ use hdrhistogram::Histogram;
 
 use client::{Client, Form, Revision, Shape};
 use reply::{Failure, Reply};
+use walk::Walk;
 
 #[derive(Parser, Clone)]
 struct Args {
@@ -69,11 +71,20 @@ struct Args {
     /// Where to write what became of every call.
     #[arg(long)]
     outcomes: Option<PathBuf>,
+    /// Meanwhile asks each of the endpoints `tools-N.bench` of the server for this.
+    #[arg(long, value_enum, requires = "seconds")]
+    walk: Option<Shape>,
+    /// How many of these there are.
+    #[arg(long, default_value_t = 200)]
+    endpoints: u32,
+    /// In how many seconds each is asked once.
+    #[arg(long, default_value_t = 1.0)]
+    every: f64,
 }
 
 impl Args {
     fn form(&self) -> Form {
-        Form::new(self.connect, self.shape, self.tool.as_deref(), self.revision, self.ms)
+        Form::new(&self.connect.to_string(), self.shape, self.tool.as_deref(), self.revision, self.ms)
     }
 }
 
@@ -152,6 +163,12 @@ async fn load(args: Args) -> anyhow::Result<()> {
     });
     let tasks: Vec<_> =
         (0..run.args.connections).map(|n| tokio::task::spawn_local(connection(run.clone(), n))).collect();
+    let endpoints = run.args.walk.map(|shape| (0..run.args.endpoints).map(move |n| (shape, n)));
+    let walks: Vec<_> = endpoints
+        .into_iter()
+        .flatten()
+        .map(|(shape, n)| tokio::task::spawn_local(walk::endpoint(run.clone(), shape, n)))
+        .collect();
     match run.args.seconds {
         Some(seconds) => tokio::time::sleep(Duration::from_secs_f64(run.args.warmup + seconds)).await,
         None if run.args.until_eof => common::stdin_closed().await,
@@ -164,7 +181,11 @@ async fn load(args: Args) -> anyhow::Result<()> {
     for task in tasks {
         sum.add(task.await??)?;
     }
-    report(&run, &sum)
+    let mut walked = Walk::default();
+    for walk in walks {
+        walked.add(walk.await?);
+    }
+    report(&run, &sum, &walked)
 }
 
 async fn connection(run: Rc<Run>, number: u64) -> anyhow::Result<Tally> {
@@ -250,7 +271,7 @@ impl Tally {
     }
 }
 
-fn report(run: &Run, sum: &Tally) -> anyhow::Result<()> {
+fn report(run: &Run, sum: &Tally, walked: &Walk) -> anyhow::Result<()> {
     let seconds = (run.started.elapsed().as_secs_f64() - run.args.warmup).max(1e-9);
     let micros = |ns: u64| ns as f64 / 1000.0;
     println!(
@@ -268,6 +289,7 @@ fn report(run: &Run, sum: &Tally) -> anyhow::Result<()> {
             "refusals": sum.refusals,
             "errors": sum.errors.values().sum::<u64>(),
             "error_kinds": sum.errors,
+            "walk": walked,
         })
     );
     if let Some(path) = &run.args.outcomes {

@@ -1,12 +1,14 @@
 //! bench-server: an MCP server over HTTP/1.1 that costs next to nothing per call, so that a bench sees the proxy.
 //!
-//! Stateless (no session id), revisions 2025-11-25 and 2026-07-28. Tools: `echo` (small result), `blob64k`, `blob1m`,
-//! `events20` (an SSE answer of 20 events, one chunk and one write each), `slow` (after `arguments.ms`) and `drip` (five
-//! events spread over `arguments.ms`). With `--log` it keeps (call id, CLOCK_MONOTONIC ns when read) of every tools/call in memory; `GET /log?since=N` returns the entries
-//! from N on, one `id ns` a line. It prints `listening ADDR` and runs until its standard input closes.
+//! Stateless (no session id), revisions 2025-11-25 and 2026-07-28. Tools: `echo` (small result), `blob25k`, `blob64k`,
+//! `blob1m`, `events20` (an SSE answer of 20 events, one chunk and one write each), `slow` (after `arguments.ms`) and `drip` (five
+//! events spread over `arguments.ms`). Under the names `tools-0.bench` to `tools-199.bench` it lists 25 others, different
+//! ones under each, as long as the result of `blob25k`. With `--log` it keeps (call id, CLOCK_MONOTONIC ns when read) of
+//! every tools/call in memory; `GET /log?since=N` returns the entries from N on, one `id ns` a line. It prints `listening ADDR` and runs until its standard input closes.
 
 mod answer;
 mod common;
+mod tools;
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,6 +21,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::answer::{answer, json, push};
+use crate::tools::Tools;
 
 #[derive(Parser)]
 struct Args {
@@ -63,6 +66,7 @@ struct Server {
     log: Option<Mutex<Vec<Arrival>>>,
     /// The text of the large results.
     blob: Vec<u8>,
+    tools: Tools,
 }
 
 impl Server {
@@ -88,6 +92,8 @@ struct Head {
     get: bool,
     path: String,
     modern: bool,
+    /// Under which of its names it is asked for tools, if it is one of these.
+    endpoint: Option<usize>,
     length: usize,
     /// Bytes up to the body.
     size: usize,
@@ -99,8 +105,11 @@ fn main() -> anyhow::Result<()> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
         let listener = TcpListener::bind(args.listen).await?;
         println!("listening {}", listener.local_addr()?);
-        let server =
-            Arc::new(Server { log: args.log.then(Mutex::default), blob: FILL.repeat(MIB / FILL.len()) });
+        let server = Arc::new(Server {
+            log: args.log.then(Mutex::default),
+            blob: FILL.repeat(MIB / FILL.len()),
+            tools: Tools::new(),
+        });
         tokio::select! {
             done = accept(listener, server) => done?,
             () = common::stdin_closed() => {}
@@ -143,7 +152,7 @@ async fn serve(mut stream: TcpStream, server: &Server) -> io::Result<()> {
                     if call.method == "tools/call" {
                         server.arrived(call.id);
                     }
-                    answer(&mut stream, &server.blob, &call, head.modern, &mut out).await?;
+                    answer(&mut stream, server, &head, &call, &mut out).await?;
                 }
                 Err(_) => {
                     json(
@@ -167,20 +176,22 @@ fn parse_head(input: &[u8]) -> io::Result<Option<Head>> {
     let httparse::Status::Complete(size) = request.parse(input).map_err(|_| invalid())? else {
         return Ok(None);
     };
-    let (mut length, mut modern) = (0, false);
+    let (mut length, mut modern, mut endpoint) = (0, false, None);
     for header in request.headers.iter() {
         if header.name.eq_ignore_ascii_case("content-length") {
             length =
                 std::str::from_utf8(header.value).ok().and_then(|v| v.parse().ok()).ok_or_else(invalid)?;
         } else if header.name.eq_ignore_ascii_case("mcp-protocol-version") {
             modern = header.value == b"2026-07-28";
+        } else if header.name.eq_ignore_ascii_case("host") {
+            endpoint = tools::endpoint(header.value);
         } else if header.name.eq_ignore_ascii_case("transfer-encoding") {
             return Err(invalid());
         }
     }
     let get = request.method == Some("GET");
     let path = if get { request.path.unwrap_or_default().to_owned() } else { String::new() };
-    Ok(Some(Head { get, path, modern, length, size }))
+    Ok(Some(Head { get, path, modern, endpoint, length, size }))
 }
 
 fn answer_get(path: &str, server: &Server, out: &mut Vec<u8>) {

@@ -47,13 +47,13 @@ impl Drop for Pins {
 }
 
 impl Daemon {
-    /// Starts a daemon with `rules` rules that match no tool of the bench, and waits until it is ready.
+    /// Starts a daemon with a file of rules, and waits until it is ready.
     pub(crate) fn start(
         binary: &Path,
         cgroup: &Cgroup,
         scratch: &Path,
         name: &str,
-        rules: usize,
+        rules: &str,
         log: &Path,
     ) -> anyhow::Result<Self> {
         let folder = scratch.join(name);
@@ -62,7 +62,7 @@ impl Daemon {
         let (config, rules_file, runtime_dir) =
             (folder.join("config.yaml"), folder.join("rules.yaml"), folder.join("run"));
         let records = folder.join("records.jsonl");
-        fs::write(&rules_file, rules_yaml(rules))?;
+        fs::write(&rules_file, rules)?;
         let below = format!("{}/{name}", cgroup.name);
         let text = format!(
             "version: 1\nattach: [\"{below}\"]\nagents: [{{name: bench, cgroup: \"{below}/agents/bench*\"}}]\n\
@@ -144,18 +144,18 @@ impl Daemon {
             .with_context(|| format!("what interlock {} says is not JSON", args[0]))
     }
 
-    /// Sum of a metric over all its labels.
-    pub(crate) fn metric(&self, name: &str) -> anyhow::Result<f64> {
+    /// Sum of a metric over all its series with `label`, such as `state="trusted"`, which may be empty.
+    pub(crate) fn metric(&self, name: &str, label: &str) -> anyhow::Result<f64> {
         Ok(scrape::sum_metric(
             &scrape::scrape(self.metrics.context("the daemon has not said where its metrics are")?)?,
             name,
-            "",
+            label,
         ))
     }
 }
 
-/// Rules none of which can match a tool of the bench: four in five name a tool, the others a pattern.
-fn rules_yaml(count: usize) -> String {
+/// So many rules none of which can match a tool of the bench: four in five name a tool, the others a pattern.
+pub(crate) fn rules_yaml(count: usize) -> String {
     let mut text = String::from("version: 1\nrules:");
     if count == 0 {
         return text + " []\n";

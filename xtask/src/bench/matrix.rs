@@ -1,6 +1,7 @@
 //! The load matrix: what is called × over how many connections × by which way, in alternating rounds, as medians and
 //! as ratios to the direct way of the same run.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -42,7 +43,15 @@ pub(crate) struct Load {
     pub(crate) p99_us: f64,
     pub(crate) errors: u64,
     pub(crate) refusals: u64,
-    pub(crate) error_kinds: serde_json::Value,
+    pub(crate) error_kinds: BTreeMap<String, u64>,
+    pub(crate) walk: Walk,
+}
+
+/// What bench-load prints of what it asked endpoints for meanwhile.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Walk {
+    pub(crate) answers: u64,
+    pub(crate) failures: BTreeMap<String, u64>,
 }
 
 /// Medians over the rounds of one cell by one way.
@@ -62,7 +71,7 @@ pub(crate) struct Cell {
     pub(crate) ratio: Ratio,
     pub(crate) errors: u64,
     pub(crate) refusals: u64,
-    pub(crate) error_kinds: Vec<serde_json::Value>,
+    pub(crate) error_kinds: Vec<BTreeMap<String, u64>>,
 }
 
 /// To the direct way: below 1 is less. For throughput more is better, for the others less.
@@ -124,7 +133,7 @@ fn measure(load: &Path, way: &Way, shape: &str, connections: u32, effort: Effort
         run_load(command, way.cgroup.as_deref(), Duration::from_secs_f64(effort.seconds * 3.0 + 30.0))?;
     let cpu = cpu_seconds(&way.proxies)? - before;
     if load.total_calls == 0 {
-        bail!("not one call was made: {}", load.error_kinds);
+        bail!("not one call was made: {:?}", load.error_kinds);
     }
     let cpu_us = (!way.proxies.is_empty()).then(|| cpu * 1e6 / load.total_calls as f64);
     Ok(Round { load, cpu_us })

@@ -73,7 +73,7 @@ pub(crate) fn bystander(
     quick: bool,
 ) -> anyhow::Result<Bystander> {
     let (rounds, calls) = if quick { (3, "1000") } else { (15, "2000") };
-    let before = daemon.metric("interlock_connections_total")?;
+    let before = daemon.metric("interlock_connections_total", "")?;
     let fresh = |cgroup: Option<&Path>| -> anyhow::Result<f64> {
         let mut command: Command = load_command(load, server, "small", 1);
         command.args(["--fresh", "--calls", calls]);
@@ -92,7 +92,7 @@ pub(crate) fn bystander(
         outside_p50_us,
         ratio: attached_p50_us / outside_p50_us,
         noise: median(control) / outside_p50_us,
-        connections_touched: daemon.metric("interlock_connections_total")? - before,
+        connections_touched: daemon.metric("interlock_connections_total", "")? - before,
     })
 }
 

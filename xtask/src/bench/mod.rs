@@ -14,6 +14,7 @@ mod matrix;
 mod memory;
 mod probe;
 mod table;
+mod watch;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -26,11 +27,12 @@ use serde::Serialize;
 
 use self::baseline::Baseline;
 use self::conditions::Conditions;
-use self::daemon::Daemon;
+use self::daemon::{Daemon, rules_yaml};
 use self::host::Core;
 use self::matrix::{CONNECTIONS, Cell, Effort, SHAPES, Way};
 use self::memory::{Bystander, Memory};
 use self::probe::{Crowd, DENSE, Probe, WIDE};
+use self::watch::{Repeats, Watch};
 use crate::cgroup::Cgroup;
 use crate::process::Process;
 use crate::scratch::Scratch;
@@ -65,6 +67,9 @@ pub(crate) struct Options {
     /// Leave out what rules that cannot match cost a decision.
     #[arg(long)]
     no_rules: bool,
+    /// Leave out what watching tools costs.
+    #[arg(long)]
+    no_watch: bool,
     /// Stops under the dense load, for exactness.
     #[arg(long)]
     stops: Option<usize>,
@@ -91,6 +96,7 @@ struct Report {
     memory: Option<Memory>,
     bystander: Option<Bystander>,
     conditions: Option<Conditions>,
+    watch: Option<Watch>,
     stop: Vec<Probe>,
 }
 
@@ -161,6 +167,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         memory: None,
         bystander: None,
         conditions: None,
+        watch: None,
         stop: Vec::new(),
     };
     if !options.promises && !options.no_conditions {
@@ -195,6 +202,15 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         if let (Some(daemons), Some(before)) = (&daemons, before) {
             check_inspected(daemons, before)?;
         }
+    }
+    if let (Some(cgroup), false) = (&cgroup, options.promises || options.no_watch) {
+        let (rounds, turns) = if options.quick { (1, 1) } else { (5, 3) };
+        let watch = watch::run(&programs.load, quiet_address, Repeats { rounds, turns }, |round| {
+            let (name, log) = (format!("watch-{round}"), folder.join("interlock-watch.log"));
+            Daemon::start(&programs.interlock, cgroup, &scratch.0, &name, watch::RULES, &log)
+        })?;
+        table::watch(&watch);
+        report.watch = Some(watch);
     }
     if let (Some(daemons), false) = (&daemons, options.no_probe) {
         for (crowd, stops) in stops(options) {
@@ -256,7 +272,7 @@ fn start_daemons(
 ) -> anyhow::Result<Daemons> {
     let start = |name: &str, rules| {
         let log = folder.join(format!("interlock-{name}.log"));
-        Daemon::start(&programs.interlock, cgroup, scratch, name, rules, &log)
+        Daemon::start(&programs.interlock, cgroup, scratch, name, &rules_yaml(rules), &log)
     };
     Ok(Daemons { no_rules: start("no-rules", 0)?, rules: start("rules", 1000)? })
 }
@@ -290,7 +306,7 @@ fn pick_cells(wanted: &[String]) -> anyhow::Result<Vec<(&'static str, u32)>> {
 
 /// Messages both daemons have judged so far.
 fn judged(daemons: &Daemons) -> anyhow::Result<[f64; 2]> {
-    let judged = |daemon: &Daemon| daemon.metric("interlock_decisions_total");
+    let judged = |daemon: &Daemon| daemon.metric("interlock_decisions_total", "");
     Ok([judged(&daemons.no_rules)?, judged(&daemons.rules)?])
 }
 
@@ -316,6 +332,7 @@ fn broken_promises(report: &Report) -> anyhow::Result<()> {
             ));
         }
     }
+    broken.extend(report.watch.iter().flat_map(Watch::broken_promises));
     for stop in &report.stop {
         if stop.after_in_force > 0 {
             let (crowd, calls) = (stop.crowd, stop.after_in_force);

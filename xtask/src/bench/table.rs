@@ -4,6 +4,7 @@ use super::conditions::Conditions;
 use super::matrix::{Cell, Effort};
 use super::memory::{Bystander, Memory};
 use super::probe::Probe;
+use super::watch::Watch;
 
 pub(crate) fn matrix(cells: &[Cell], effort: Effort) {
     println!(
@@ -68,6 +69,40 @@ pub(crate) fn bystander(bystander: Option<&Bystander>) {
     println!("  its connections that interlock took: {}", bystander.connections_touched);
 }
 
+pub(crate) fn watch(watch: &Watch) {
+    println!(
+        "\nWatching tools: small calls over {} connections, beside {} lists of {} tools in a second, or as many bytes",
+        watch.connections,
+        watch.endpoints,
+        watch.tools()
+    );
+    println!("  {:<34} {:>8}  ratio", "", "calls/s");
+    for (name, throughput, ratio) in [
+        ("bytes, no list seen so far", watch.unknowing, None),
+        ("lists, all of it new", watch.first, Some((watch.first_ratio, "to the line above"))),
+        ("bytes, all lists known", watch.bytes, Some((watch.knowing_ratio, "to the first line"))),
+        ("lists, all of them known", watch.lists, Some((watch.lists_ratio, "to the line above"))),
+    ] {
+        let ratio = ratio.map(|(ratio, to)| format!("{ratio:.3} {to}")).unwrap_or_default();
+        println!("  {name:<34} {throughput:>8.0}  {ratio}");
+    }
+    println!("  the proxy took {:.0} % of its core while lists were listed", watch.proxy_core * 100.0);
+    println!(
+        "  CPU of the proxy for each tool in a list {:.2} µs, for as many bytes {:.2} µs",
+        watch.cpu_us_per_tool, watch.cpu_us_per_tool_of_bytes
+    );
+    println!("  known in the end: {} tools of {} endpoints", watch.tools_known, watch.endpoints_known);
+    for (what, ratio) in [
+        ("lists", watch.lists_ratio),
+        ("lists that are new", watch.first_ratio),
+        ("knowing", watch.knowing_ratio),
+    ] {
+        if ratio < COSTLY {
+            println!("  {what}: more than 3 % of the throughput");
+        }
+    }
+}
+
 pub(crate) fn stop(stop: &Probe) {
     println!(
         "\nStop, {}: {} connections, {} calls in flight (load average {:.1})",
@@ -106,3 +141,6 @@ pub(crate) fn stop(stop: &Probe) {
     println!("  answered before the stop, the answer lost with the agent's socket: {}", stop.answer_lost);
     println!("  disagreements between answers, server and agent: {}", stop.disagreements.len());
 }
+
+/// Watching tools is meant to take no more of the throughput.
+const COSTLY: f64 = 0.97;
