@@ -24,7 +24,9 @@ pub(crate) async fn answer(
     let (text, page) = (&server.blob[..], if head.modern { MODERN_PAGE } else { "" });
     match (&*call.method, &*call.params.name) {
         ("tools/call", "blob25k") => {
-            return blob(stream, out, id, kind, &text[..server.tools.length()]).await;
+            // That of the endpoint itself, so that it is made by now when the list is asked for.
+            let length = server.tools.of(head.endpoint.unwrap_or(0)).len();
+            return blob(stream, out, id, kind, &text[..length]).await;
         }
         ("tools/call", "blob64k") => return blob(stream, out, id, kind, &text[..65536]).await,
         ("tools/call", "blob1m") => return blob(stream, out, id, kind, text).await,

@@ -22,11 +22,6 @@ impl Tools {
         let tools = || Value::from_iter((0..PER_ENDPOINT).map(|number| tool(endpoint, number)));
         self.0[endpoint].get_or_init(|| tools().to_string())
     }
-
-    /// Length of each list.
-    pub(crate) fn length(&self) -> usize {
-        self.of(0).len()
-    }
 }
 
 /// Which endpoint a `Host` means.
@@ -75,10 +70,10 @@ mod tests {
         for endpoint in 0..ENDPOINTS {
             let list: Vec<Value> = serde_json::from_str(tools.of(endpoint)).unwrap();
             names.extend(list.iter().map(|tool| tool["name"].as_str().unwrap().to_owned()));
-            assert_eq!(tools.of(endpoint).len(), tools.length());
+            assert_eq!(tools.of(endpoint).len(), tools.of(0).len());
         }
         assert_eq!(names.len(), ENDPOINTS * PER_ENDPOINT);
-        assert!((900..1150).contains(&(tools.length() / PER_ENDPOINT)), "{}", tools.length());
+        assert!((900..1150).contains(&(tools.of(0).len() / PER_ENDPOINT)), "{}", tools.of(0).len());
     }
 
     #[test]
