@@ -76,15 +76,15 @@ pub(crate) fn watch(watch: &Watch) {
         watch.endpoints,
         watch.tools()
     );
-    println!("  {:<34} {:>8}  ratio", "", "calls/s");
-    for (name, throughput, ratio) in [
+    println!("  {:<34} {:>8} {:>12}  ratio of calls/s", "", "calls/s", "CPU µs/call");
+    for (name, speed, ratio) in [
         ("bytes, no list seen so far", watch.unknowing, None),
         ("lists, all of it new", watch.first, Some((watch.first_ratio, "to the line above"))),
         ("bytes, all lists known", watch.bytes, Some((watch.knowing_ratio, "to the first line"))),
         ("lists, all of them known", watch.lists, Some((watch.lists_ratio, "to the line above"))),
     ] {
         let ratio = ratio.map(|(ratio, to)| format!("{ratio:.3} {to}")).unwrap_or_default();
-        println!("  {name:<34} {throughput:>8.0}  {ratio}");
+        println!("  {name:<34} {:>8.0} {:>12.1}  {ratio}", speed.throughput, speed.cpu_us_per_call);
     }
     println!("  the proxy took {:.0} % of its core while lists were listed", watch.proxy_core * 100.0);
     println!(

@@ -25,25 +25,25 @@ pub(crate) struct Repeats {
     pub(crate) turns: usize,
 }
 
-/// Throughputs are medians in small calls per second, ratios medians of the ratios of neighbours.
+/// Ratios are medians of the ratios of neighbours.
 #[derive(Debug, Serialize)]
 pub(crate) struct Watch {
     pub(crate) connections: u32,
     pub(crate) endpoints: u32,
     /// Bytes, and a daemon that has seen no list.
-    pub(crate) unknowing: f64,
+    pub(crate) unknowing: Speed,
     /// Lists in which everything is new, one of each endpoint in a second.
-    pub(crate) first: f64,
+    pub(crate) first: Speed,
     /// To `unknowing`.
     pub(crate) first_ratio: f64,
-    /// Lists of what is known.
-    pub(crate) lists: f64,
     /// Bytes, and a daemon that knows all lists.
-    pub(crate) bytes: f64,
-    /// `lists` to `bytes`: what it takes to look at lists.
-    pub(crate) lists_ratio: f64,
-    /// `bytes` to `unknowing`: what it takes a call that so much is known.
+    pub(crate) bytes: Speed,
+    /// To `unknowing`: what it takes a call that so much is known.
     pub(crate) knowing_ratio: f64,
+    /// Lists of what is known.
+    pub(crate) lists: Speed,
+    /// To `bytes`: what it takes to look at lists.
+    pub(crate) lists_ratio: f64,
     /// How much of its core the proxy took while lists were listed; below 1 something else was the limit.
     pub(crate) proxy_core: f64,
     /// CPU of the proxy for each tool in a list of what is known, without other load, µs.
@@ -58,16 +58,25 @@ pub(crate) struct Watch {
     pub(crate) failures: BTreeMap<String, u64>,
 }
 
+/// Of small calls; medians.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Speed {
+    /// Calls per second.
+    pub(crate) throughput: f64,
+    /// CPU of the proxy, with that for what is beside, µs. On a busy machine it says more than the throughput.
+    pub(crate) cpu_us_per_call: f64,
+}
+
 /// What was measured, one value for each turn or round.
 #[derive(Default)]
 struct Samples {
-    unknowing: Vec<f64>,
-    first: Vec<f64>,
+    unknowing: Vec<Speed>,
+    first: Vec<Speed>,
     first_ratio: Vec<f64>,
-    lists: Vec<f64>,
-    bytes: Vec<f64>,
-    lists_ratio: Vec<f64>,
+    bytes: Vec<Speed>,
     knowing_ratio: Vec<f64>,
+    lists: Vec<Speed>,
+    lists_ratio: Vec<f64>,
     proxy_core: Vec<f64>,
     cpu_us_of_lists: Vec<f64>,
     cpu_us_of_bytes: Vec<f64>,
@@ -138,37 +147,33 @@ impl Route<'_> {
 
 impl Samples {
     fn round(&mut self, route: &Route<'_>, round: usize, turns: usize) -> anyhow::Result<()> {
-        let unknowing = self.seen(route.at_full_load(Ask::Bytes, SECONDS)?).load.throughput;
+        let unknowing = self.seen(route.at_full_load(Ask::Bytes, SECONDS)?).speed();
         // One walk: each list is new.
-        let first = self.seen(route.at_full_load(Ask::Lists, 1.0)?).load.throughput;
-        let mut bytes_of_round = Vec::new();
+        let first = self.seen(route.at_full_load(Ask::Lists, 1.0)?).speed();
+        let mut knowing = Vec::new();
         for turn in 0..turns {
-            let mut order = [Ask::Lists, Ask::Bytes];
+            let mut order = [Ask::Bytes, Ask::Lists];
             order.rotate_left((round + turn) % 2);
-            let (mut lists, mut bytes) = (0.0, 0.0);
+            let mut runs = Vec::new();
             for ask in order {
-                let run = self.seen(route.at_full_load(ask, SECONDS)?);
-                match ask {
-                    Ask::Bytes => bytes = run.load.throughput,
-                    Ask::Lists => {
-                        lists = run.load.throughput;
-                        self.proxy_core.push(run.cpu / (WARMUP + SECONDS));
-                    }
-                }
+                runs.push(self.seen(route.at_full_load(ask, SECONDS)?));
             }
+            runs.rotate_left((round + turn) % 2);
+            let [bytes, lists] = [runs[0].speed(), runs[1].speed()];
+            self.proxy_core.push(runs[1].cpu / (WARMUP + SECONDS));
+            self.lists_ratio.push(lists.throughput / bytes.throughput);
             self.lists.push(lists);
             self.bytes.push(bytes);
-            self.lists_ratio.push(lists / bytes);
-            bytes_of_round.push(bytes);
+            knowing.push(bytes.throughput);
         }
-        let lists = self.seen(route.alone(Ask::Lists)?);
-        let bytes = self.seen(route.alone(Ask::Bytes)?);
-        self.cpu_us_of_lists.push(lists.cpu_us_per_tool());
-        self.cpu_us_of_bytes.push(bytes.cpu_us_per_tool());
+        self.knowing_ratio.push(median(knowing) / unknowing.throughput);
+        self.first_ratio.push(first.throughput / unknowing.throughput);
         self.unknowing.push(unknowing);
         self.first.push(first);
-        self.first_ratio.push(first / unknowing);
-        self.knowing_ratio.push(median(bytes_of_round) / unknowing);
+        let lists = self.seen(route.alone(Ask::Lists)?).cpu_us_per_tool();
+        let bytes = self.seen(route.alone(Ask::Bytes)?).cpu_us_per_tool();
+        self.cpu_us_of_lists.push(lists);
+        self.cpu_us_of_bytes.push(bytes);
         self.tools_known.push(route.daemon.metric("interlock_tools", "state=\"trusted\"")?);
         self.endpoints_known.push(endpoints(&route.daemon.cli_json(&["tools", "--json"], &[0])?));
         Ok(())
@@ -191,13 +196,13 @@ impl Samples {
         Watch {
             connections: CONNECTIONS,
             endpoints: ENDPOINTS,
-            unknowing: median(self.unknowing),
-            first: median(self.first),
+            unknowing: Speed::median(&self.unknowing),
+            first: Speed::median(&self.first),
             first_ratio: median(self.first_ratio),
-            lists: median(self.lists),
-            bytes: median(self.bytes),
-            lists_ratio: median(self.lists_ratio),
+            bytes: Speed::median(&self.bytes),
             knowing_ratio: median(self.knowing_ratio),
+            lists: Speed::median(&self.lists),
+            lists_ratio: median(self.lists_ratio),
             proxy_core: median(self.proxy_core),
             cpu_us_per_tool: median(self.cpu_us_of_lists),
             cpu_us_per_tool_of_bytes: median(self.cpu_us_of_bytes),
@@ -208,7 +213,19 @@ impl Samples {
     }
 }
 
+impl Speed {
+    fn median(samples: &[Self]) -> Self {
+        let of = |pick: fn(&Self) -> f64| median(samples.iter().map(pick).collect());
+        Self { throughput: of(|speed| speed.throughput), cpu_us_per_call: of(|speed| speed.cpu_us_per_call) }
+    }
+}
+
 impl Run {
+    fn speed(&self) -> Speed {
+        let cpu_us_per_call = self.cpu * 1e6 / self.load.total_calls as f64;
+        Speed { throughput: self.load.throughput, cpu_us_per_call }
+    }
+
     fn cpu_us_per_tool(&self) -> f64 {
         self.cpu * 1e6 / (self.load.walk.answers * u64::from(TOOLS_PER_ENDPOINT)) as f64
     }
