@@ -86,6 +86,8 @@ pub(crate) fn watch(watch: &Watch) {
         let ratio = ratio.map(|(ratio, to)| format!("{ratio:.3} {to}")).unwrap_or_default();
         println!("  {name:<34} {:>8.0} {:>12.1}  {ratio}", speed.throughput, speed.cpu_us_per_call);
     }
+    let [low, high] = watch.lists_ratio_range;
+    println!("  of the last ratio four in five lie between {low:.3} and {high:.3}");
     println!("  the proxy took {:.0} % of its core while lists were listed", watch.proxy_core * 100.0);
     println!(
         "  CPU of the proxy for each tool in a list {:.2} µs, for as many bytes {:.2} µs",

@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::STUCK;
 use super::daemon::Daemon;
 use super::host::{cpu_seconds, progress, progress_done};
-use super::matrix::{Load, load_command, median, run_load};
+use super::matrix::{Load, load_command, median, percentile, run_load};
 
 /// How often.
 #[derive(Clone, Copy, Serialize)]
@@ -44,6 +44,8 @@ pub(crate) struct Watch {
     pub(crate) lists: Speed,
     /// To `bytes`: what it takes to look at lists.
     pub(crate) lists_ratio: f64,
+    /// The tenth and the ninetieth percentile of it.
+    pub(crate) lists_ratio_range: [f64; 2],
     /// How much of its core the proxy took while lists were listed; below 1 something else was the limit.
     pub(crate) proxy_core: f64,
     /// CPU of the proxy for each tool in a list of what is known, without other load, µs.
@@ -202,6 +204,7 @@ impl Samples {
             bytes: Speed::median(&self.bytes),
             knowing_ratio: median(self.knowing_ratio),
             lists: Speed::median(&self.lists),
+            lists_ratio_range: [0.1, 0.9].map(|share| percentile(self.lists_ratio.clone(), share)),
             lists_ratio: median(self.lists_ratio),
             proxy_core: median(self.proxy_core),
             cpu_us_per_tool: median(self.cpu_us_of_lists),
