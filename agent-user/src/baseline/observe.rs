@@ -13,13 +13,8 @@ use super::list::{Block, Item, List};
 use super::place::{Page, Place, Shown};
 use super::rename::{self, body};
 use super::siblings::Siblings;
-
 use super::walk::Step;
 use crate::fingerprint::{Class, Classes, Fingerprint, State, compare};
-
-/// Longest name that is kept, in bytes. Of what has a longer one nothing is known. (MCP asks for 128 letters at most;
-/// templates of addresses are longer.)
-const MAX_NAME: usize = 256;
 
 /// Who sees a page, where and when.
 #[derive(Clone, Copy)]
@@ -336,7 +331,7 @@ impl List {
 pub(super) fn merge<'a>(items: Vec<Shown<'a>>) -> Vec<Shown<'a>> {
     let mut merged: Vec<Vec<Shown<'a>>> = Vec::with_capacity(items.len());
     let mut places: HashMap<Cow<'a, str>, usize> = HashMap::with_capacity(items.len());
-    for item in items.into_iter().filter(|item| item.name.len() <= MAX_NAME) {
+    for item in items {
         match places.get(&item.name) {
             None => {
                 places.insert(item.name.clone(), merged.len());

@@ -15,7 +15,6 @@ use super::list::{Block, How, Item, List, Other, Trust};
 use super::order::{Filter, Order, Refusal, Summary};
 use super::pending::{ItemKey, Pending, Text};
 use super::rename::body;
-
 use super::store::{Batch, SavedList};
 use crate::fingerprint::{Classes, Fingerprint, Standing};
 

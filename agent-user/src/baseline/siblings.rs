@@ -1,10 +1,12 @@
 //! What is trusted of an item that a place shows for the first time: what is trusted of it where the same server shows
-//! it already, so that neither a server that moves nor an agent that names it differently begins anew.
+//! it already, so that a server that moves, or speaks another revision, does not begin anew.
+
+use std::sync::Arc;
 
 use super::kin::Tie;
 use super::known::Known;
 use super::list::{How, Item, List, Other, Trust};
-
+use super::state::Facts;
 use crate::fingerprint::{Fingerprint, State, Surface, compare};
 
 /// Lists that are looked at, the oldest first. Where there are more, nothing that is new is trusted by first use: a
@@ -85,7 +87,7 @@ impl Known {
     }
 
     /// Whether an operator has blocked this name for a server that may be this one.
-    pub(super) fn is_blocked(&self, list: &List, name: &std::sync::Arc<str>) -> bool {
+    pub(super) fn is_blocked(&self, list: &List, name: &Arc<str>) -> bool {
         let surface: Surface = list.surface;
         let ties = || Tie::of_kin(&list.place.endpoint).into_iter();
         !self.blocks.is_empty() && ties().any(|tie| self.blocks.contains(&(tie, surface, name.clone())))
@@ -123,7 +125,7 @@ impl<'a> Sibling<'a> {
 
     /// Just this is known to have drifted.
     fn has_drifted_to(&self, seen: &Fingerprint) -> bool {
-        let facts = super::state::Facts { present: true, blocked: false, ..self.item.facts() };
+        let facts = Facts { present: true, blocked: false, ..self.item.facts() };
         self.item.seen == *seen && facts.judge().0 == State::Drifted
     }
 

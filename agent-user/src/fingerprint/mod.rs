@@ -143,8 +143,7 @@ pub fn canonical_text(surface: Surface, text: &str) -> String {
 }
 
 /// The name that something is known by, for a resource template its `uriTemplate`; empty where there is one of a kind.
-/// `None` if it has no name, one of more than
-/// 256 bytes, or one that decoders could take for another.
+/// `None` if it has no name, one of more than 256 bytes, or one that decoders could take for another.
 pub fn name_of(surface: Surface, text: &str) -> Option<Cow<'_, str>> {
     let member = match surface {
         Surface::Tool | Surface::Prompt => "name",
