@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::pages::Pages;
 use super::place::Place;
+use super::rename::Looks;
 use super::state::{Facts, Trusted};
 use super::walk::Walks;
 use crate::fingerprint::{Fingerprint, State, Surface};
@@ -54,8 +55,8 @@ pub(super) struct Item {
     /// The id before that.
     #[serde(skip)]
     pub(super) was: u64,
-    /// Digest of its text but for its name.
-    pub(super) body: u64,
+    /// What renames are found by.
+    pub(super) looks: Looks,
     /// When it was asked for last, in uses.
     #[serde(skip)]
     pub(super) used: u64,
@@ -160,7 +161,7 @@ impl Item {
             trust: None,
             id: 0,
             was: 0,
-            body: 0,
+            looks: Looks::default(),
             used: 0,
             since: now,
             renamed_from: None,

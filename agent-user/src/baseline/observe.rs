@@ -11,7 +11,7 @@ use super::id;
 use super::known::Known;
 use super::list::{Block, Item, List};
 use super::place::{Page, Place, Shown};
-use super::rename::{self, body};
+use super::rename::{self, Looks};
 use super::siblings::Siblings;
 use super::walk::Step;
 use crate::fingerprint::{Class, Classes, Fingerprint, State, compare};
@@ -141,7 +141,7 @@ impl Known {
                 .and_then(|siblings| self.first_trust((list, sight.witness), &name, &seen, siblings)),
             block: if self.is_blocked(list, &name) { Block::Kin } else { Block::No },
             id: self.key.id(&list.place, list.surface, &name, &seen),
-            body: body(&shown.text),
+            looks: Looks::of(&shown.text),
             used: self.clock,
             added: list.is_known(),
             ..Item::new(seen, sight.now)
@@ -179,7 +179,7 @@ impl Known {
             item.show(shown.fingerprint);
             item.was = item.id;
             item.id = self.key.id(&list.place, list.surface, name, &shown.fingerprint);
-            item.body = body(&shown.text);
+            item.looks = Looks::of(&shown.text);
             item.since = sight.now;
         }
         let (state, classes) = self.judge(list, name, &item);

@@ -14,7 +14,7 @@ use super::known::Known;
 use super::list::{Block, How, Item, List, Other, Trust};
 use super::order::{Filter, Order, Refusal, Summary};
 use super::pending::{ItemKey, Pending, Text};
-use super::rename::body;
+use super::rename::Looks;
 use super::store::{Batch, SavedList};
 use crate::fingerprint::{Classes, Fingerprint, Standing};
 
@@ -273,9 +273,9 @@ impl Known {
     /// An item that was never shown, but is trusted.
     fn made(&self, list: &List, name: &Arc<str>, deed: &Deed, plan: &Plan) -> Option<Item> {
         let Deed::Trust(fingerprint) = deed else { return None };
-        let text = plan.texts.iter().find(|(of, _)| of == &**fingerprint).map(|(_, text)| body(text));
+        let text = plan.texts.iter().find(|(of, _)| of == &**fingerprint).map(|(_, text)| Looks::of(text));
         let id = self.key.id(&list.place, list.surface, name, fingerprint);
-        Some(Item { body: text.unwrap_or_default(), id, ..Item::new(**fingerprint, plan.order.at) })
+        Some(Item { looks: text.unwrap_or_default(), id, ..Item::new(**fingerprint, plan.order.at) })
     }
 
     fn ordered(&self, number: u32, name: &Arc<str>, what: What) -> Option<Change> {
