@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use super::place::{Endpoint, Place};
 use crate::fingerprint::Surface;
@@ -19,6 +20,8 @@ pub(super) enum Tie {
 #[derive(Debug, Default)]
 pub(super) struct Kin {
     ties: HashMap<(Tie, Surface), BTreeSet<u32>>,
+    /// Of those at an address, the ones that have an item of a name, the oldest first.
+    names: HashMap<(Tie, Surface), HashMap<Arc<str>, Vec<u32>>>,
     /// Of those at an address, the ones with something in them that has drifted.
     drifting: HashMap<(Tie, Surface), BTreeSet<u32>>,
 }
@@ -72,15 +75,52 @@ impl Kin {
         }
     }
 
+    /// Items that lists have.
+    #[cfg(test)]
+    pub(super) fn items(&self) -> usize {
+        self.names.values().flat_map(HashMap::values).map(Vec::len).sum()
+    }
+
     /// The lists of one endpoint, the oldest first.
     pub(super) fn of_endpoint(&self, endpoint: &Endpoint, surface: Surface) -> impl Iterator<Item = u32> {
         self.ties.get(&(Tie::Endpoint(endpoint.clone()), surface)).into_iter().flatten().copied()
     }
 
-    /// The lists at the address of an endpoint, under whatever name, the oldest first.
-    pub(super) fn at_address(&self, endpoint: &Endpoint, surface: Surface) -> impl Iterator<Item = u32> {
+    /// A list has an item of this name from now on.
+    pub(super) fn add_item(&mut self, place: &Place, surface: Surface, list: u32, name: &Arc<str>) {
+        let [_, address] = Tie::of_kin(&place.endpoint);
+        let lists = self.names.entry((address, surface)).or_default().entry(name.clone()).or_default();
+        if let Err(at) = lists.binary_search(&list) {
+            lists.insert(at, list);
+        }
+    }
+
+    /// A list has no item of this name any more.
+    pub(super) fn drop_item(&mut self, place: &Place, surface: Surface, list: u32, name: &Arc<str>) {
+        let [_, address] = Tie::of_kin(&place.endpoint);
+        let key = (address, surface);
+        let Some(names) = self.names.get_mut(&key) else { return };
+        if let Some(lists) = names.get_mut(name) {
+            lists.retain(|other| *other != list);
+            if lists.is_empty() {
+                names.remove(name);
+            }
+        }
+        if names.is_empty() {
+            self.names.remove(&key);
+        }
+    }
+
+    /// The lists at the address of an endpoint, under whatever name of it, that have an item of this name, the oldest first.
+    pub(super) fn with_item(
+        &self,
+        endpoint: &Endpoint,
+        surface: Surface,
+        name: &str,
+    ) -> impl Iterator<Item = u32> {
         let [_, address] = Tie::of_kin(endpoint);
-        self.ties.get(&(address, surface)).into_iter().flatten().copied()
+        let lists = self.names.get(&(address, surface)).and_then(|names| names.get(name));
+        lists.into_iter().flatten().copied()
     }
 
     /// Of these, the ones with something in them that has drifted.

@@ -112,6 +112,9 @@ impl Known {
         self.last_list = self.last_list.max(list.number);
         self.find.entry(list.place.clone()).or_default()[list.surface as usize] = list.number;
         self.kin.insert(&list.place, list.surface, list.number);
+        for name in list.items.keys() {
+            self.kin.add_item(&list.place, list.surface, list.number, name);
+        }
         let size = list.items.len() + 1;
         self.size += size;
         *self.owners.entry(list.owner.clone()).or_default() += size;
@@ -130,6 +133,9 @@ impl Known {
             }
         }
         self.kin.remove(&list.place, list.surface, number);
+        for name in list.items.keys() {
+            self.kin.drop_item(&list.place, list.surface, number, name);
+        }
         self.uncount(&list.owner, list.items.len() + 1);
         self.pending.list(number);
         self.tidy_pending();
@@ -169,7 +175,7 @@ impl Known {
         let number = self.list_number(place, surface);
         let own = number.filter(|number| self.use_item(*number, name));
         let Some((list, item)) = own.and_then(|number| self.item_in(number, name)) else {
-            let others = self.kin.at_address(&place.endpoint, surface).take(MOST_KIN);
+            let others = self.kin.with_item(&place.endpoint, surface, name).take(MOST_KIN);
             let others = others.filter_map(|number| self.item_in(number, name));
             // What a server says of itself is not what its neighbours behind the same address say.
             let is_its =

@@ -150,6 +150,7 @@ impl Known {
             item.drifts_to(sight.witness);
         }
         list.items.insert(name.clone(), Box::new(item));
+        self.kin.add_item(&list.place, list.surface, list.number, &name);
         self.count(&list.owner);
         self.pending.text(&seen, &shown.text, &shown.smells);
         let what = if list.is_known() { What::Added } else { What::First };

@@ -233,6 +233,7 @@ impl Known {
             let Some(list) = self.lists.get_mut(number) else { continue };
             if let Some(made) = made {
                 list.items.insert(name.clone(), Box::new(made));
+                self.kin.add_item(&list.place, list.surface, *number, name);
             }
             list.pages.forget();
             let Some(item) = list.items.get_mut(name) else { continue };

@@ -90,6 +90,7 @@ impl Known {
         if list.items.remove(name).is_none() {
             return;
         }
+        self.kin.drop_item(&list.place, list.surface, number, name);
         list.pages.forget();
         list.lossy = true;
         let owner = list.owner.clone();

@@ -55,6 +55,7 @@ fn whoever_has_the_most_gives_what_was_used_longest_ago() {
     let counted: usize = world.known.owners.values().sum();
     let there: usize = world.known.lists.values().map(|list| list.items.len() + 1).sum();
     assert_eq!((counted, world.known.size), (there, there));
+    assert_eq!(world.known.kin.items(), there - world.known.lists.len(), "each item is found by its name");
 }
 
 #[test]
