@@ -8,10 +8,11 @@ use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde_json::value::RawValue;
-use sha2::{Digest, Sha256};
+use sha2::{Digest as _, Sha256};
 
 use crate::decide::subject::Annotations;
 use crate::decode::find;
+use crate::fingerprint::Digest;
 
 /// Tools and lists that are kept of one agent.
 const PER_AGENT: usize = 8_192;
@@ -49,7 +50,7 @@ struct Known {
 #[derive(Debug, Default)]
 struct OfAgent {
     /// By digest of the server's name and address, which may be of any length.
-    lists: HashMap<[u8; 32], List>,
+    lists: HashMap<Digest, List>,
     /// Tools and lists.
     size: usize,
 }
@@ -58,7 +59,7 @@ struct OfAgent {
 struct List {
     tools: HashMap<Box<str>, Annotations>,
     /// Digests of the pages that were read last: as long as nothing else comes they say nothing new.
-    pages: Vec<[u8; 32]>,
+    pages: Vec<Digest>,
     /// When it was used last, in uses.
     used: u64,
 }
@@ -67,7 +68,7 @@ impl Catalogue {
     /// Learns what the result of a `tools/list` says; `tools` is the JSON text of its member of that name, which the
     /// decoder has found valid. A tool is what it was called last; those of other pages stay.
     pub fn learn(&self, place: Place<'_>, tools: &str) {
-        let page = sha256(tools);
+        let page = Digest::of(tools.as_bytes());
         if self.known().is_known(place, page) {
             return;
         }
@@ -94,17 +95,17 @@ impl Catalogue {
 }
 
 impl Place<'_> {
-    fn digest(&self) -> [u8; 32] {
+    fn digest(&self) -> Digest {
         let mut hash = Sha256::new();
         hash.update(format!("{} {}\0", self.address.ip().to_canonical(), self.address.port()));
         hash.update(self.server.to_ascii_lowercase());
-        hash.finalize().into()
+        Digest(hash.finalize().into())
     }
 }
 
 impl Known {
     /// Whether a page says nothing that is not known.
-    fn is_known(&mut self, place: Place<'_>, page: [u8; 32]) -> bool {
+    fn is_known(&mut self, place: Place<'_>, page: Digest) -> bool {
         self.clock += 1;
         let used = self.clock;
         let list = self.agents.get_mut(&place.agent).and_then(|agent| agent.lists.get_mut(&place.digest()));
@@ -112,7 +113,7 @@ impl Known {
         list.map(|list| list.used = used).is_some()
     }
 
-    fn learn(&mut self, place: Place<'_>, page: [u8; 32], tools: HashMap<Box<str>, Annotations>) {
+    fn learn(&mut self, place: Place<'_>, page: Digest, tools: HashMap<Box<str>, Annotations>) {
         self.clock += 1;
         let used = self.clock;
         let agent = self.agents.entry(place.agent).or_default();
@@ -155,10 +156,6 @@ impl OfAgent {
             None => self.size = 0,
         }
     }
-}
-
-fn sha256(text: &str) -> [u8; 32] {
-    Sha256::digest(text.as_bytes()).into()
 }
 
 /// The tools of a list.

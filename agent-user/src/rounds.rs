@@ -8,9 +8,10 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use sha2::{Digest, Sha256};
+use sha2::{Digest as _, Sha256};
 
 use crate::decode::{Message, find, mcp};
+use crate::fingerprint::Digest;
 use crate::ledger::{Conn, Scene};
 
 /// Most calls that are remembered, and most of one agent; of further ones the next round is a new call.
@@ -47,7 +48,7 @@ impl Round {
         scene: &Scene,
         call: &mcp::Call<'_>,
         revision: Option<mcp::Revision>,
-        arguments: Option<&[u8; 32]>,
+        arguments: Option<Digest>,
     ) -> Option<Round> {
         let is_askable = revision == Some(mcp::Revision::V2026_07_28) && ASKABLE.contains(&&*call.method);
         if !call.is_mcp || !is_askable {
@@ -62,7 +63,7 @@ impl Round {
         {
             add(&mut hash, text.map(str::as_bytes));
         }
-        add(&mut hash, arguments.map(<[u8; 32]>::as_slice));
+        add(&mut hash, arguments.as_ref().map(|digest| &digest.0[..]));
         Some(Round(hash.finalize().into()))
     }
 

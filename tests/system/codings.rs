@@ -426,7 +426,7 @@ fn late(coding: &'static str, content_type: &'static str, text: &str) -> serde_j
 #[cfg_attr(not(feature = "root-tests"), ignore = "needs root and BPF")]
 fn a_late_answer_is_kept_out_of_its_coding() {
     let text = result("late");
-    let digest = interlock::judge::digest(text.as_bytes());
+    let digest = interlock::fingerprint::Digest::of(text.as_bytes()).to_string();
     for late in [
         late("zstd", "application/json", &text),
         late("deflate, br", "application/json", &text),

@@ -29,10 +29,12 @@ pub(super) struct Kin {
 impl Tie {
     /// What an endpoint shares with others that may be the same server.
     pub(super) fn of_kin(endpoint: &Endpoint) -> [Tie; 2] {
-        [
-            Tie::Server(endpoint.agent.clone(), endpoint.server.clone()),
-            Tie::Address(endpoint.agent.clone(), endpoint.address),
-        ]
+        [Tie::Server(endpoint.agent.clone(), endpoint.server.clone()), Tie::at(endpoint)]
+    }
+
+    /// What it shares with all that are at its address.
+    fn at(endpoint: &Endpoint) -> Tie {
+        Tie::Address(endpoint.agent.clone(), endpoint.address)
     }
 
     fn of(endpoint: &Endpoint) -> [Tie; 3] {
@@ -50,7 +52,7 @@ impl Kin {
 
     /// Whether a list has something in it that has drifted.
     pub(super) fn set_drifting(&mut self, place: &Place, surface: Surface, list: u32, drifts: bool) {
-        let [_, address] = Tie::of_kin(&place.endpoint);
+        let address = Tie::at(&place.endpoint);
         let key = (address, surface);
         if drifts {
             self.drifting.entry(key).or_default().insert(list);
@@ -88,7 +90,7 @@ impl Kin {
 
     /// A list has an item of this name from now on.
     pub(super) fn add_item(&mut self, place: &Place, surface: Surface, list: u32, name: &Arc<str>) {
-        let [_, address] = Tie::of_kin(&place.endpoint);
+        let address = Tie::at(&place.endpoint);
         let lists = self.names.entry((address, surface)).or_default().entry(name.clone()).or_default();
         if let Err(at) = lists.binary_search(&list) {
             lists.insert(at, list);
@@ -97,7 +99,7 @@ impl Kin {
 
     /// A list has no item of this name any more.
     pub(super) fn drop_item(&mut self, place: &Place, surface: Surface, list: u32, name: &Arc<str>) {
-        let [_, address] = Tie::of_kin(&place.endpoint);
+        let address = Tie::at(&place.endpoint);
         let key = (address, surface);
         let Some(names) = self.names.get_mut(&key) else { return };
         if let Some(lists) = names.get_mut(name) {
@@ -118,15 +120,15 @@ impl Kin {
         surface: Surface,
         name: &str,
     ) -> impl Iterator<Item = u32> {
-        let [_, address] = Tie::of_kin(endpoint);
+        let address = Tie::at(endpoint);
         let lists = self.names.get(&(address, surface)).and_then(|names| names.get(name));
         lists.into_iter().flatten().copied()
     }
 
     /// Of these, the ones with something in them that has drifted.
     pub(super) fn drifting_at(&self, endpoint: &Endpoint, surface: Surface) -> impl Iterator<Item = u32> {
-        let [_, address] = Tie::of_kin(endpoint);
-        let lists = if self.drifting.is_empty() { None } else { self.drifting.get(&(address, surface)) };
+        let drifting = Some(&self.drifting).filter(|drifting| !drifting.is_empty());
+        let lists = drifting.and_then(|drifting| drifting.get(&(Tie::at(endpoint), surface)));
         lists.into_iter().flatten().copied()
     }
 

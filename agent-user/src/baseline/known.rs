@@ -50,6 +50,8 @@ pub(super) struct Known {
     pub(super) trust_first_use: bool,
     pub(super) authority: Option<Arc<Authority>>,
     pub(super) pending: Pending,
+    /// The generation of what was counted last.
+    pub(super) counted: Option<u64>,
 }
 
 impl Known {
@@ -80,6 +82,7 @@ impl Known {
             trust_first_use,
             authority,
             pending: Pending::default(),
+            counted: None,
         }
     }
 
@@ -270,6 +273,7 @@ impl Known {
             list.pages.forget();
         }
         self.authority = authority;
+        self.counted = None;
         let numbers: Vec<u32> = self.lists.keys().copied().collect();
         numbers.into_iter().for_each(|number| self.look_for_drift(number));
     }

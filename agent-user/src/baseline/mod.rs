@@ -220,6 +220,13 @@ impl Baseline {
         self.shared.known().counts()
     }
 
+    /// The same, if anything has changed since this was asked last.
+    pub fn changed_counts(&self) -> Option<Vec<(State, usize)>> {
+        let mut known = self.shared.known();
+        let generation = known.pending.generation;
+        (known.counted.replace(generation) != Some(generation)).then(|| known.counts())
+    }
+
     /// How many items were forgotten to make room, since the daemon began.
     pub fn evicted(&self) -> u64 {
         self.shared.known().evicted

@@ -290,8 +290,8 @@ impl Known {
         before: Option<&Fingerprint>,
     ) -> Option<Change> {
         let item = list.items.get(name)?;
-        let (state, standing) = self.judge(list, name, item);
-        let classes = if classes.is_empty() { standing } else { classes };
+        let change = self.change(list, name, item, what);
+        let classes = if classes.is_empty() { change.classes } else { classes };
         let event = Event {
             at: sight.now,
             what,
@@ -302,7 +302,13 @@ impl Known {
             reason: None,
         };
         self.pending.item(list.number, name, Some(event));
-        Some(Change {
+        Some(Change { classes, before: before.map(|before| before.definition), ..change })
+    }
+
+    /// What is told of an item as it is.
+    pub(super) fn change(&self, list: &List, name: &Arc<str>, item: &Item, what: What) -> Change {
+        let (state, classes) = self.judge(list, name, item);
+        Change {
             place: list.place.clone(),
             surface: list.surface,
             name: name.clone(),
@@ -311,9 +317,9 @@ impl Known {
             state,
             classes,
             digest: Some(item.seen.definition),
-            before: before.map(|before| before.definition),
+            before: None,
             renamed_from: None,
-        })
+        }
     }
 }
 

@@ -282,19 +282,7 @@ impl Known {
     fn ordered(&self, number: u32, name: &Arc<str>, what: What) -> Option<Change> {
         let list = self.lists.get(&number)?;
         let item = list.items.get(name)?;
-        let (state, classes) = self.judge(list, name, item);
-        Some(Change {
-            place: list.place.clone(),
-            surface: list.surface,
-            name: name.clone(),
-            id: id::write(item.id),
-            what,
-            state,
-            classes,
-            digest: Some(item.seen.definition),
-            before: None,
-            renamed_from: item.renamed_from.clone(),
-        })
+        Some(Change { renamed_from: item.renamed_from.clone(), ..self.change(list, name, item, what) })
     }
 }
 

@@ -127,8 +127,8 @@ fn table(value: &Value) -> String {
             server(tool),
             kind(tool),
             name(tool),
-            or_any(&tool["revision"]),
-            or_any(&tool["principal"]),
+            or_dash(&tool["revision"]),
+            or_dash(&tool["principal"]),
             state(tool),
             classes(&tool["classes"]),
             text(&tool["since"]),
@@ -139,16 +139,20 @@ fn table(value: &Value) -> String {
 
 fn review(tool: &Value) -> String {
     let mut shown = format!(
-        "{} {} {} of {}: {}\n  revision {}, for {}, since {}\n",
+        "{} {} {} of {}: {}\n  since {}",
         text(&tool["id"]),
         kind(tool),
         name(tool),
         server(tool),
         state(tool),
-        or_any(&tool["revision"]),
-        or_any(&tool["principal"]),
         text(&tool["since"]),
     );
+    for (word, value) in [("revision", &tool["revision"]), ("shown to", &tool["principal"])] {
+        if !value.is_null() {
+            shown += &format!(", {word} {}", text(value));
+        }
+    }
+    shown.push('\n');
     if !tool["renamed_from"].is_null() {
         shown += &format!(
             "  it looks like {}, which has just gone from the same list: no reason to trust it\n",
@@ -223,6 +227,6 @@ fn classes(classes: &Value) -> String {
     items(classes).iter().map(text).collect::<Vec<_>>().join(", ")
 }
 
-fn or_any(value: &Value) -> String {
-    if value.is_null() { "any".to_owned() } else { text(value) }
+fn or_dash(value: &Value) -> String {
+    if value.is_null() { "-".to_owned() } else { text(value) }
 }

@@ -14,7 +14,7 @@ use x509_cert::ext::pkix::name::GeneralName;
 
 use crate::decide::stop;
 use crate::decide::stop::Operator;
-use crate::judge::digest;
+use crate::fingerprint::Digest;
 
 /// Longest name of an operator: what X.509 allows a common name.
 const MAX_NAME: usize = 64;
@@ -36,7 +36,8 @@ pub(super) fn operator(der: &[u8], from: SocketAddr) -> Result<Operator, String>
         // Writing to a string cannot fail.
         let _ = write!(serial, "{byte:02x}");
     }
-    let certificate = stop::Certificate { sha256: digest(der), serial, from: from.to_string() };
+    let certificate =
+        stop::Certificate { sha256: Digest::of(der).to_string(), serial, from: from.to_string() };
     Ok(Operator { user: name, certificate: Some(certificate), ..Operator::default() })
 }
 

@@ -30,10 +30,6 @@ impl Standings {
         })
     }
 
-    pub fn is_unremarkable(&self) -> bool {
-        self.notable().next().is_none()
-    }
-
     /// Whether an operator has blocked any of it.
     pub fn is_blocked(&self) -> bool {
         self.0.iter().any(|standing| standing.state == State::Blocked)
@@ -65,7 +61,7 @@ mod tests {
     fn what_is_written_is_what_matters() {
         let mut standings = Standings::default();
         standings.set(Surface::Tool, Standing { state: State::Trusted, ..Standing::default() });
-        assert!(standings.is_unremarkable());
+        assert_eq!(standings.notable().count(), 0);
         let classes = Classes::from_iter([Class::Definition]);
         let drifted = Standing { state: State::Drifted, classes, unsure: false };
         standings.set(Surface::Instructions, drifted);

@@ -19,13 +19,13 @@ use crate::decode::{
     Framing, Kind, Media, Message, Method, Payload, ResponseHead, decode, find, mcp, parse_response, sse,
 };
 use crate::fate::Fate;
+use crate::fingerprint::Digest;
 use crate::forward::answer::Begun;
 use crate::forward::cancel::{self, Client};
 use crate::forward::hold::{Held, Hold};
 use crate::forward::reframe::Stream;
 use crate::forward::side::{Reader, Side};
 use crate::forward::task_cancel;
-use crate::judge::digest;
 use crate::kernel::netns::Netns;
 use crate::ledger::{Call, Conn, Scene};
 use crate::orders::ANSWERED_WITHIN;
@@ -205,7 +205,11 @@ impl Evidence {
             let call = self.calls.swap_remove(index);
             let is_error = mcp::result_facts(message).is_some_and(|facts| facts.is_error);
             let fate = if says_cancelled(message.error) { Fate::Cancelled } else { Fate::FinishedAfterStop };
-            self.settle(&call, fate, Some(Late { bytes: bytes.len(), digest: digest(bytes), is_error }));
+            self.settle(
+                &call,
+                fate,
+                Some(Late { bytes: bytes.len(), digest: Digest::of(bytes).to_string(), is_error }),
+            );
             self.cancel_task(message, &call);
         }
         Heard::End

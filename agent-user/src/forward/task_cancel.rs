@@ -10,8 +10,8 @@ use tokio::time::{Instant, sleep};
 use crate::book::Late;
 use crate::decide::stop::Stop;
 use crate::fate::Fate;
+use crate::fingerprint::Digest;
 use crate::forward::cancel::{self, Client, Reply};
-use crate::judge::digest;
 use crate::parts::Parts;
 use crate::record::entry::{Cancel, Entry};
 use crate::tasks::{Task, is_over, status};
@@ -106,7 +106,7 @@ fn fate_of_task(reply: &Reply) -> Option<Known> {
 }
 
 fn late(reply: &Reply, is_error: bool) -> Late {
-    Late { bytes: reply.text.len(), digest: digest(reply.text.as_bytes()), is_error }
+    Late { bytes: reply.text.len(), digest: Digest::of(reply.text.as_bytes()).to_string(), is_error }
 }
 
 /// What a server answered, in a few words.

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use super::consent::{Consent, Kept};
 use super::redact::{Edited, redact};
-use super::{Asking, hex, place, sha256, shown, subject};
+use super::{Asking, place, shown, subject};
 use crate::approvals::{Asked, RuleAsked, Text};
 use crate::baseline::Place;
 use crate::config::Arguments;
@@ -17,7 +17,7 @@ use crate::decide::stop::Facts;
 use crate::decide::subject::{Annotations, Recent, Subject, User};
 use crate::decide::{Guard, Reach, Refusal, Rules, Verdict, decide};
 use crate::decode::{Headers, IdKind, Kind, Message, mcp};
-use crate::fingerprint::{Standings, Surface};
+use crate::fingerprint::{Digest, Standings, Surface};
 use crate::ledger::{Call, Conn, Scene, used};
 use crate::limits::Permit;
 use crate::parts::{Parts, count_stop};
@@ -55,7 +55,7 @@ pub(super) struct Prepared<'a> {
     of_unknown: bool,
     pub(super) revision: Option<&'static str>,
     /// Digest of the arguments.
-    arguments: Option<[u8; 32]>,
+    arguments: Option<Digest>,
     /// What it has in common with the other rounds of the same call.
     round: Option<Round>,
     kept: Kept,
@@ -88,7 +88,7 @@ impl<'a> Prepared<'a> {
         let task = about_task.filter(|call| call.is_mcp).and_then(|call| call.name.as_deref());
         let of_tool = task.and_then(|task| parts.tasks.tool(conn, task));
         let of_unknown = task.is_some() && of_tool.is_none();
-        let arguments = call.as_ref().and_then(|call| call.arguments).map(|text| sha256(text.as_bytes()));
+        let arguments = call.as_ref().and_then(|call| call.arguments).map(|text| Digest::of(text.as_bytes()));
         Prepared {
             message,
             call,
@@ -110,7 +110,7 @@ impl<'a> Prepared<'a> {
     /// Finds out whether it goes on with something, or takes that over from when it was judged first.
     pub(super) fn place(&mut self, parts: &Parts, conn: &Conn, scene: &Scene, kept: Option<&Kept>) {
         let revision = self.revision.and_then(mcp::Revision::parse);
-        let arguments = self.arguments.as_ref();
+        let arguments = self.arguments;
         self.round = self.call.as_ref().and_then(|call| Round::of(conn, scene, call, revision, arguments));
         self.kept = kept.cloned().unwrap_or_else(|| Kept {
             decision: parts.decisions.next(),
@@ -155,7 +155,7 @@ impl<'a> Prepared<'a> {
             tool: self.call.as_ref().and_then(|call| call.name.as_deref()).map(Into::into),
             rpc_id: self.rpc_id.map(Into::into),
             rules: self.verdict.approvals.iter().map(rule).collect(),
-            arguments_digest: self.arguments.as_ref().map(hex),
+            arguments_digest: self.arguments.map(|digest| digest.to_string()),
             text: text.map(|(of, json)| Text::cut(of, json, room)),
         }
     }
@@ -385,7 +385,7 @@ impl<'a> Prepared<'a> {
             redacted: self.verdict.redacted,
             failed: &self.verdict.failed,
             generation: by.rules.generation,
-            arguments_digest: self.arguments.as_ref().map(hex),
+            arguments_digest: self.arguments.map(|digest| digest.to_string()),
             arguments: arguments
                 .filter(|_| is_full)
                 .and_then(|arguments| serde_json::from_str(arguments).ok()),

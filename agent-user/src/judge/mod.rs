@@ -11,12 +11,10 @@ mod shown;
 mod target;
 mod unread;
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Instant;
 
 use jiff::Timestamp;
-use sha2::{Digest, Sha256};
 
 use crate::catalogue::Place;
 use crate::decide::policy::Bias;
@@ -252,24 +250,4 @@ fn subject<'a>(conn: &'a Conn, scene: &'a Scene) -> Subject<'a> {
         now: Timestamp::now(),
         ..Subject::default()
     }
-}
-
-/// `sha256:` and the hexadecimal SHA-256 (FIPS 180-4) of some bytes.
-pub fn digest(bytes: &[u8]) -> String {
-    hex(&sha256(bytes))
-}
-
-fn sha256(bytes: &[u8]) -> [u8; 32] {
-    Sha256::digest(bytes).into()
-}
-
-/// A SHA-256 as it is shown.
-fn hex(sha256: &[u8; 32]) -> String {
-    let mut text = String::with_capacity(7 + 64);
-    text.push_str("sha256:");
-    for byte in sha256 {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
 }

@@ -338,7 +338,7 @@ impl Metrics {
 
     /// Says how much of what servers show is in which state, and how much was forgotten.
     pub fn count_surfaces(&self, baseline: &Baseline) {
-        for (state, count) in baseline.counts() {
+        for (state, count) in baseline.changed_counts().into_iter().flatten() {
             let count = i64::try_from(count).unwrap_or(i64::MAX);
             self.tools.with_label_values(&[state.label()]).set(count);
         }

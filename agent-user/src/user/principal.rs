@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{bearer, read};
+use super::{MAX_KEPT, bearer, read};
 use crate::decode::Headers;
 use crate::fingerprint::Digest;
 
@@ -14,7 +14,7 @@ const MAX_USER: usize = 128;
 /// The authorization that a connection has sent last, and whom it speaks for. Agents send the same one with each request.
 #[derive(Debug, Default)]
 pub struct LastPrincipal {
-    sent: Option<Digest>,
+    sent: Option<Vec<u8>>,
     principal: Option<Arc<str>>,
 }
 
@@ -26,10 +26,10 @@ impl LastPrincipal {
         let mut all = headers.all("authorization");
         let first = all.next()?;
         let is_only = all.next().is_none();
-        let sent = Digest::of(first);
-        if self.sent != Some(sent) || !is_only {
+        if self.sent.as_deref() != Some(first) || !is_only {
             let user = bearer(first).filter(|_| is_only).and_then(user);
-            self.sent = is_only.then_some(sent);
+            // What is long is read with each request.
+            self.sent = (is_only && first.len() <= MAX_KEPT).then(|| first.to_owned());
             self.principal = Some(user.unwrap_or_else(|| format!("agent:{agent}")).into());
         }
         self.principal.clone()
