@@ -52,6 +52,8 @@ fn freeze_halts_every_process_and_release_lets_them_go_on() {
     let exec = daemon.cli().command(&["exec", "--agent", "coder", "--", "true"]);
     assert!(!world.start_operator("exec", &exec).wait().success(), "no command is started to be frozen");
 
+    // A connection at rest is cut after the answer.
+    daemon.records().wait("connection", "of the agent that is cut", |record| record["pid"] == pid);
     assert_eq!(daemon.cli().release(&id).code, 0);
     wait_for("the thaw", || (is(&cgroup, "frozen 0") && is(&second, "frozen 0")).then_some(()));
     assert!(
