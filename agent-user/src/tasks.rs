@@ -320,6 +320,8 @@ mod tests {
             uid: 0,
             exe: None,
             process: None,
+            labels: Arc::default(),
+            pod: None,
             workflow: OfProcess::default(),
         };
         let to = to.parse().unwrap();

@@ -40,6 +40,7 @@ use crate::accept::Listeners;
 use crate::decide::stop::{Level, Operator, Selector, Terms};
 use crate::kernel::netns::Netns;
 use crate::kernel::{cgroup, process};
+use crate::kubernetes::Directory;
 use crate::orders::{Order, Orders};
 use crate::parts::Parts;
 use crate::record::entry::{Entry, Intrusion};
@@ -67,6 +68,8 @@ pub struct Control {
     /// Where remote operators are served, as bound.
     pub remote_addr: Option<SocketAddr>,
     pub started: Instant,
+    /// The pods of this node, if any may be an agent.
+    pub directory: Option<Arc<Directory>>,
 }
 
 /// An order to stop.
@@ -337,6 +340,7 @@ async fn agents(Shared(control): Shared<App>) -> Json<Value> {
             json!({
                 "agent": &*held.agent.name,
                 "number": held.agent.number,
+                "labels": **held.agent.labels.load(),
                 "cgroups": [],
                 "connections": {"open": conns.len(), "inspected": inspected},
                 "stop": stop,
@@ -382,6 +386,11 @@ async fn status(Shared(control): Shared<App>) -> Json<Value> {
             })),
         },
         "agents": parts.agents.held().len(),
+        "kubernetes": control.directory.as_ref().map(|directory| json!({
+            "pods": directory.pods().len(),
+            "complete": directory.is_complete(),
+            "fault": directory.fault(),
+        })),
         "namespaces": control.listeners.cookies(),
         "connections": parts.ledger.len(),
         "stops": rules.stops.len(),
