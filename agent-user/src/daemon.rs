@@ -180,7 +180,7 @@ impl Daemon {
         let stop = agent
             .as_ref()
             .filter(|_| reason == Some(Reason::Stopped))
-            .and_then(|agent| rules.stop_of_agent(&agent.name));
+            .and_then(|agent| agent.is(|whom| rules.stop_of_agent(whom)));
         if let Some(agent) = &agent
             && reason == Some(Reason::Stopped)
         {

@@ -203,7 +203,7 @@ fn keep_found(kernel: &Kernel, gate: &Gate, names: &BTreeMap<u32, String>) -> Re
         let selector = Selector::of_agent(name).map_err(anyhow::Error::msg)?;
         let is_frozen = level(state) == Some(Level::Isolate) && frozen.contains(&number);
         let level = if is_frozen { Some(Level::Freeze) } else { level(state) };
-        keep(selector, level, known(gate, |stop| stop.selector.matches_agent(name)));
+        keep(selector, level, known(gate, |stop| stop.selector.matches_name(name)));
     }
     Ok(())
 }

@@ -11,6 +11,7 @@ use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
+use crate::decide::stop::Whom;
 use crate::decide::subject::{InPod, Sender};
 use crate::kernel::cgroup;
 use crate::kubernetes::{self, Pod};
@@ -40,6 +41,11 @@ pub struct Agent {
 }
 
 impl Agent {
+    /// Whether something holds for it, as its labels are now.
+    pub fn is<T>(&self, test: impl FnOnce(Whom<'_>) -> T) -> T {
+        test(Whom { name: &self.name, labels: &self.labels.load() })
+    }
+
     /// One without labels.
     pub fn new(number: u32, name: &str, metrics: AgentMetrics) -> Agent {
         Agent {

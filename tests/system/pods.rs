@@ -187,6 +187,17 @@ fn who_is_an_agent_stays_one_until_it_ends() {
     assert!(coder.send(&old, b"x").and_then(|()| coder.send(&old, b"x")).is_err(), "older than the agent");
     call_until_answered(&mut coder, &server);
 
+    // A stop by labels follows them, over open connections too.
+    let mut open = coder.open(server.address()).expect("a connection");
+    let (id, _) = daemon.cli().stop(&["label=tier=gold"], "refuse");
+    coder.send(&open, &mcp::legacy(&mcp::call(1, "echo", json!({})))).expect("send");
+    assert!(coder.message(&mut open).expect("an answer").text().contains(&id));
+    api.set(&pod(&uid(1), "agents", "coder-0", json!({"interlock.dev/agent": "true"})));
+    wait_for("the stop to be for others", || {
+        coder.send(&open, &mcp::legacy(&mcp::call(1, "echo", json!({})))).ok()?;
+        coder.message(&mut open).ok().filter(|answer| !answer.text().contains(&id)).map(drop)
+    });
+
     // Neither who takes its labels away nor who deletes it by force lets it go.
     api.set(&pod(&uid(1), "agents", "coder-0", json!({"tier": "lead"})));
     wait_for("the new labels in a record", || {

@@ -146,7 +146,7 @@ impl Agents {
             .by_number
             .load()
             .values()
-            .filter(|agent| selector.matches_agent(&agent.name))
+            .filter(|agent| agent.is(|whom| selector.matches_agent(whom)))
             .cloned()
             .collect();
         agents.sort_by(|a, b| a.name.cmp(&b.name));
@@ -181,7 +181,7 @@ impl Agents {
 
     /// Makes the kernel's state of an agent what the stops in force say.
     pub fn apply_stops(&self, agent: &Agent) -> Result<()> {
-        let hold = || state(self.gate.rules().hold_of_agent(&agent.name));
+        let hold = || state(agent.is(|whom| self.gate.rules().hold_of_agent(whom)));
         self.apply(hold, |state| self.kernel.set_state(agent.number, state.unwrap_or(AgentState::RUN)))
     }
 
@@ -219,7 +219,7 @@ impl Agents {
     /// Lets the processes of an agent go on after a stop of this level, unless another one keeps them frozen.
     pub fn thaw(&self, agent: &Agent, released: Level) -> Result<()> {
         let is_frozen = |level: Option<Level>| level >= Some(Level::Freeze);
-        if !is_frozen(Some(released)) || is_frozen(self.gate.rules().hold_of_agent(&agent.name)) {
+        if !is_frozen(Some(released)) || is_frozen(agent.is(|whom| self.gate.rules().hold_of_agent(whom))) {
             return Ok(());
         }
         let thaw = |(_, dir): &(String, PathBuf)| match cgroup::set_frozen(dir, false) {
@@ -234,7 +234,8 @@ impl Agents {
     /// Freezes or kills what is in a cgroup though its agent is stopped at that level: a process that came later.
     fn halt_latecomers(&self, path: &str, held: &mut Held) -> Result<()> {
         let rules = self.gate.rules();
-        let Some(stop) = rules.stop_of_agent(&held.agent.name).filter(|stop| stop.level >= Level::Freeze)
+        let Some(stop) =
+            held.agent.is(|whom| rules.stop_of_agent(whom)).filter(|stop| stop.level >= Level::Freeze)
         else {
             held.halted.clear();
             return Ok(());

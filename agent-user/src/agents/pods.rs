@@ -132,10 +132,12 @@ impl Agents {
             if own.len() == known.len() && own.iter().zip(known.iter()).all(is_same) {
                 continue;
             }
-            if let Some(first) = own.first() {
-                agent.labels.store(Arc::new(first.pod.labels.clone()));
-            }
+            let labels = own.first().map(|own| own.pod.labels.clone());
             agent.pods.store(Arc::new(own));
+            let Some(labels) = labels.filter(|labels| *labels != **agent.labels.load()) else { continue };
+            agent.labels.store(Arc::new(labels));
+            // Which stops are for it was found out once per connection and generation.
+            self.gate.renew();
             if let Err(error) = self.apply_stops(agent) {
                 warn!(agent = &*agent.name, error = format!("{error:#}"), "kernel state not written");
             }

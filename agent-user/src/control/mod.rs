@@ -335,7 +335,8 @@ async fn agents(Shared(control): Shared<App>) -> Json<Value> {
         let processes = cgroup::procs(&dir).map_or(0, |procs| procs.len());
         let conns = parts.ledger.open_conns(|conn| conn.identity.agent.number == held.agent.number);
         let inspected = conns.iter().filter(|conn| conn.is_mcp()).count();
-        let stop = parts.gate.rules().stop_of_agent(&held.agent.name).map(|stop| stop.id.to_string());
+        let rules = parts.gate.rules();
+        let stop = held.agent.is(|whom| rules.stop_of_agent(whom)).map(|stop| stop.id.to_string());
         let agent = agents.entry(held.agent.name.to_string()).or_insert_with(|| {
             json!({
                 "agent": &*held.agent.name,

@@ -26,7 +26,7 @@ impl Uid {
         let uid = text.replace('_', "-").to_ascii_lowercase();
         let is_uuid = uid.len() == 36
             && uid.split('-').map(str::len).eq([8, 4, 4, 4, 12])
-            && uid.split('-').all(|part| is_hex(part));
+            && uid.split('-').all(is_hex);
         (is_uuid || is_hash(&uid)).then_some(Uid(uid))
     }
 
