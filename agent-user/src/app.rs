@@ -19,6 +19,7 @@ use crate::daemon::{Daemon, listen_for_agents};
 use crate::decide::limit::Limit;
 use crate::decide::policy::Policy;
 use crate::decode::Limits;
+use crate::fleet::node::Follower;
 use crate::forward::own::OwnEndpoint;
 use crate::hold::Hold;
 use crate::kernel::{Kernel, cgroup};
@@ -151,12 +152,14 @@ pub fn run(config: &Config, rules: Option<(Policy, String)>) -> Result<()> {
         start_server("remote", control::remote::serve(control, remote, socket))?;
     }
     start_heartbeat(Arc::clone(&parts.kernel))?;
-    runtime.spawn(async move { orders.watch().await });
     if let (Some(node), Some(directory)) = (node, &directory) {
         let client = runtime.block_on(kubernetes::client(&config.kubernetes))?;
         let directory = Arc::clone(directory);
+        let follower = Follower::new(client.clone(), node.clone(), Arc::clone(&orders));
         runtime.spawn(async move { kubernetes::watch(client, &node, directory).await });
+        runtime.spawn(follower.run());
     }
+    runtime.spawn(async move { orders.watch().await });
     let daemon = Daemon { config: config.clone(), parts, listeners, reloader, remote, directory };
     runtime.block_on(daemon.run())?;
     // Whatever is still open is dropped here, and recorded.

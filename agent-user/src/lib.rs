@@ -30,6 +30,7 @@ pub mod doctor;
 mod exact;
 pub mod fate;
 pub mod fingerprint;
+pub mod fleet;
 pub mod forward;
 pub mod gate;
 pub mod hold;

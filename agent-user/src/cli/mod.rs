@@ -1,6 +1,7 @@
 //! The command line: one binary, the daemon and its tools. Human words by default, `--json` everywhere.
 
 mod approvals;
+mod fleet;
 mod offline;
 mod policy;
 mod remote;
@@ -24,6 +25,8 @@ use crate::control::ExecOrder;
 use crate::control::client::Client;
 use crate::decide::condition::variables;
 use crate::decide::policy::PolicyFile;
+use crate::fleet::controller::Nodes;
+use crate::fleet::resources::definitions;
 use crate::{app, doctor, hold, reload};
 
 use self::render::{agents_table, status_text, text, variables_table};
@@ -61,6 +64,14 @@ enum Command {
         /// Only see to it that the cgroup this runs in is held, which must be an agent's; also beside a daemon.
         #[arg(long)]
         own: bool,
+    },
+    /// Sum up what the nodes of a cluster answer to each `AgentStop`, until it is ended. One is enough; no stop depends on it.
+    Fleet {
+        /// Namespace and name of the DaemonSet that runs interlock: so many nodes are to answer.
+        #[arg(long, default_value = "interlock")]
+        namespace: String,
+        #[arg(long, default_value = "interlock")]
+        daemon_set: String,
     },
     /// Start a command as an agent, in a cgroup of its own that is held before the command begins.
     Exec {
@@ -146,6 +157,9 @@ enum ConfigCommand {
         /// The variables a condition of a rule may use.
         #[arg(long, conflicts_with = "rules")]
         cel: bool,
+        /// The definitions of the custom resources, for `kubectl apply`.
+        #[arg(long, conflicts_with_all = ["rules", "cel"])]
+        crds: bool,
     },
 }
 
@@ -193,6 +207,9 @@ impl Args {
                 let held = hold::run(&Config::load(config).context(BadConfig)?)?;
                 self.print(&json!({"cgroups": held}), |_| format!("{held} cgroups held; start the daemon"));
             }
+            Command::Fleet { namespace, daemon_set } => {
+                fleet::run(Nodes { namespace: namespace.clone(), daemon_set: daemon_set.clone() })?;
+            }
             Command::Exec { agent, command } => return Err(exec(&client, agent, command)),
             Command::Stop(order) => return stops::stop(self, &client, order),
             Command::Escalate(order) => return stops::escalate(self, &client, order),
@@ -222,6 +239,9 @@ impl Args {
             Command::Policy { command } => return policy::run(self, command),
             Command::Config { command: ConfigCommand::Schema { cel: true, .. } } => {
                 self.print(&json!({"variables": variables()}), variables_table);
+            }
+            Command::Config { command: ConfigCommand::Schema { crds: true, .. } } => {
+                print_json(&json!({"apiVersion": "v1", "kind": "List", "items": definitions()}));
             }
             Command::Config { command: ConfigCommand::Schema { rules, .. } } => {
                 let schema =

@@ -174,7 +174,13 @@ pub(super) fn scope_text(scope: &Value) -> String {
         return "all".to_owned();
     }
     let terms = scope.as_object().into_iter().flatten();
-    terms.map(|(name, value)| format!("{name}={}", text(value))).collect::<Vec<_>>().join(" ")
+    let shown = terms.flat_map(|(name, value)| match value {
+        Value::Object(by_key) => {
+            by_key.iter().map(|(key, value)| format!("{name}={key}={}", text(value))).collect()
+        }
+        value => vec![format!("{name}={}", text(value))],
+    });
+    shown.collect::<Vec<_>>().join(" ")
 }
 
 pub(super) fn operator_text(operator: &Value) -> String {

@@ -12,21 +12,22 @@ use serde_json::Value;
 use crate::control::client::{Client, NoAnswer};
 use crate::control::{EscalateOrder, ReleaseOrder, StopOrder};
 use crate::decide::stop::{Level, Terms};
+use crate::fleet::resources::AgentStopSpec;
 use crate::place::Places;
 use crate::spool::offline_id;
 
 use super::render::{drill_text, operator_text, receipt_text, scope_text, stops_table, text};
-use super::{Args, BadConfig, offline};
+use super::{Args, BadConfig, fleet, offline};
 
 /// A stop is in force, and the fate of some call is open, or a restart would lift it; or a release needs a second person.
-const OPEN: u8 = 3;
+pub(super) const OPEN: u8 = 3;
 /// How often a followed stop is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(300);
 
 /// What to stop, and how far to go.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Stop {
-    /// `agent=`, `workflow=`, `session=`, `server=`, `tool=`; ANDed. Globs are allowed, and hold for what comes later.
+    /// `agent=`, `label=KEY=`, `workflow=`, `session=`, `server=`, `tool=`; ANDed. Globs are allowed, and hold for what comes later.
     selectors: Vec<String>,
     /// Everything of every agent.
     #[arg(long)]
@@ -43,6 +44,9 @@ pub(super) struct Stop {
     /// Only list what would be cut now.
     #[arg(long)]
     dry_run: bool,
+    /// On every node of the cluster that KUBECONFIG names: makes an `AgentStop`, and sums up what the nodes answer.
+    #[arg(long, conflicts_with_all = ["dry_run", "config"])]
+    fleet: bool,
     /// The daemon's configuration, to stop without it where it has not run since boot.
     #[arg(long)]
     config: Option<PathBuf>,
@@ -74,6 +78,11 @@ pub(super) enum Stops {
 
 pub(super) fn stop(args: &Args, client: &Client, stop: &Stop) -> Result<ExitCode> {
     let scope = Terms::parse(&stop.selectors, stop.all).map_err(anyhow::Error::msg).context(BadConfig)?;
+    if stop.fleet {
+        let spec =
+            AgentStopSpec { scope, level: stop.level, reason: stop.reason.clone().unwrap_or_default() };
+        return fleet::stop(args, spec, stop.wait);
+    }
     let ticket = offline_id();
     let order = StopOrder {
         scope,

@@ -248,7 +248,7 @@ async fn stop(
     }
     let wait = Duration::try_from(order.wait).unwrap_or_default();
     let ticket = order.ticket;
-    let order = Order { selector, level: order.level, reason: order.reason, by };
+    let order = Order { id: None, selector, level: order.level, reason: order.reason, by };
     let stopped = async move { control.orders.stop_once(ticket, order, wait).await };
     carry_out(stopped, StatusCode::INTERNAL_SERVER_ERROR).await
 }

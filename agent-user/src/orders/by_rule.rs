@@ -39,7 +39,8 @@ impl Orders {
             .iter()
             .any(|stop| stop.by == by && stop.selector.terms() == selector.terms());
         if !is_made {
-            let order = Order { selector, level: tripwire.level, reason: tripwire.reason.to_string(), by };
+            let order =
+                Order { id: None, selector, level: tripwire.level, reason: tripwire.reason.to_string(), by };
             // Nobody waits for the fates; the records and `interlock stops` tell them.
             self.stop(order, Duration::ZERO).await?;
         }

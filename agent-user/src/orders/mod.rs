@@ -66,6 +66,8 @@ const TICKETS: usize = 1024;
 /// An order to stop.
 #[derive(Debug)]
 pub struct Order {
+    /// The id of the stop; `None` gives it a new one.
+    pub id: Option<Arc<str>>,
     pub selector: Selector,
     pub level: Level,
     pub reason: String,
@@ -122,7 +124,7 @@ impl Orders {
             return self.receipt(ticket).context("the stop was released meanwhile");
         }
         let stop = Arc::new(Stop {
-            id: self.state.next_stop_id().into(),
+            id: order.id.unwrap_or_else(|| self.state.next_stop_id().into()),
             selector: order.selector,
             level: order.level,
             reason: order.reason.into(),
@@ -281,6 +283,11 @@ impl Orders {
             release_asked: self.asked().get(id).cloned(),
             released: page.released,
         })
+    }
+
+    /// How many agents known now a stop in force is for.
+    pub fn agents_of(&self, id: &str) -> usize {
+        self.find(id).map_or(0, |stop| self.parts.agents.matching(&stop.selector).len())
     }
 
     /// Changes the set of stops in force.

@@ -31,8 +31,16 @@ impl Orders {
         let mut turn = self.take_turn().await;
         ensure!(!reason.trim().is_empty(), "give a reason; the record of the release will show it");
         let stop = self.find(id)?;
+        if let Some(name) = stop.by.fleet_stop()
+            && stop.by != by
+        {
+            bail!(
+                "stop {id} is the fleet's: it is released on every node by `kubectl delete agentstop {name}`"
+            );
+        }
         let mut asked_by = None;
-        if self.require_two {
+        // Whoever deletes an `AgentStop` has answered to the API server.
+        if self.require_two && by.fleet_stop().is_none() {
             let person = person(&by)?;
             let first = self.asked().get(&stop.id).cloned();
             match first {

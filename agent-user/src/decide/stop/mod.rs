@@ -77,11 +77,28 @@ pub struct Operator {
 
 /// How the author of a rule's stop begins.
 const RULE: &str = "rule:";
+/// How the author of a stop begins that an object of the API server has ordered.
+const FLEET: &str = "agentstop:";
+
+/// The id, on every node, of the stop that the `AgentStop` with this uid orders.
+pub fn fleet_id(uid: &str) -> Arc<str> {
+    format!("stp-fleet-{uid}").into()
+}
 
 impl Operator {
     /// The author of a stop that a rule has made.
     pub fn rule(id: &str) -> Operator {
         Operator { user: format!("{RULE}{id}"), ..Operator::default() }
+    }
+
+    /// The author of a stop that an `AgentStop` of this name has ordered.
+    pub fn fleet(name: &str) -> Operator {
+        Operator { user: format!("{FLEET}{name}"), ..Operator::default() }
+    }
+
+    /// The name of the `AgentStop` that has ordered it.
+    pub fn fleet_stop(&self) -> Option<&str> {
+        self.user.strip_prefix(FLEET).filter(|_| self.uid.is_none() && self.certificate.is_none())
     }
 
     /// The name to show to others: who has logged in says more than a uid that many share.
@@ -110,7 +127,7 @@ pub struct Certificate {
 #[derive(Clone, Debug)]
 pub struct Stop {
     /// `stp-` and a number that is never used again on this host; `stp-off-`, when and by which process for a stop that
-    /// the command line carried out with no daemon to ask; `stp-held-` and when for one that nobody ordered.
+    /// the command line carried out with no daemon to ask; `stp-held-` and when for one that nobody ordered; `stp-fleet-` and the uid of the `AgentStop` that ordered it.
     pub id: Arc<str>,
     pub selector: Selector,
     pub level: Level,

@@ -1,0 +1,105 @@
+//! `interlock fleet`: sums the reports of the nodes up in the status of each `AgentStop`. One is enough for a cluster, and
+//! no stop depends on it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use futures_util::StreamExt as _;
+use k8s_openapi::api::apps::v1::DaemonSet;
+use kube::api::{Patch, PatchParams};
+use kube::runtime::reflector::{self, Store};
+use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::{Api, Client, Resource, ResourceExt as _};
+use serde_json::json;
+use tokio::time::{MissedTickBehavior, interval};
+use tracing::{info, warn};
+
+use super::resources::{AgentStop, AgentStopReport, AgentStopReportSpec};
+use super::sum::sum;
+
+/// Every status is told to every node, so they are written no more often than this.
+const SUM_EVERY: Duration = Duration::from_secs(1);
+/// How often it is looked how many nodes there are, in units of [`SUM_EVERY`].
+const COUNT_EVERY: u32 = 10;
+
+/// Where interlock runs on every node.
+#[derive(Clone, Debug)]
+pub struct Nodes {
+    pub namespace: String,
+    pub daemon_set: String,
+}
+
+/// Runs until it is ended.
+pub async fn run(client: Client, nodes: Nodes) -> Result<()> {
+    let stops = followed::<AgentStop>(&client);
+    let reports = followed::<AgentStopReport>(&client);
+    // Before all are there a status would say too little.
+    stops.wait_until_ready().await?;
+    reports.wait_until_ready().await?;
+    info!(stops = stops.state().len(), reports = reports.state().len(), "summing up");
+    let mut ticks = interval(SUM_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut count = 0;
+    for tick in 0u32.. {
+        ticks.tick().await;
+        if tick % COUNT_EVERY == 0 {
+            match desired(&client, &nodes).await {
+                Ok(desired) => count = desired,
+                Err(error) => warn!(%error, "how many nodes there are is not known; the last number holds"),
+            }
+        }
+        sum_up(&client, &stops, &reports, count).await;
+    }
+    Ok(())
+}
+
+async fn desired(client: &Client, nodes: &Nodes) -> kube::Result<usize> {
+    let set = Api::<DaemonSet>::namespaced(client.clone(), &nodes.namespace).get(&nodes.daemon_set).await?;
+    let desired = set.status.map_or(0, |status| status.desired_number_scheduled);
+    Ok(usize::try_from(desired).unwrap_or(0))
+}
+
+async fn sum_up(client: &Client, stops: &Store<AgentStop>, reports: &Store<AgentStopReport>, nodes: usize) {
+    let mut by_stop: HashMap<String, Vec<Arc<AgentStopReport>>> = HashMap::new();
+    for report in reports.state() {
+        by_stop.entry(report.spec.stop_uid.clone()).or_default().push(report);
+    }
+    for stop in stops.state() {
+        let own = stop.uid().and_then(|uid| by_stop.remove(&uid)).unwrap_or_default();
+        let specs = own.iter().map(|report| -> &AgentStopReportSpec { &report.spec });
+        let status = sum(specs, nodes);
+        if stop.status.as_ref() == Some(&status) {
+            continue;
+        }
+        let name = stop.name_any();
+        let patch = Patch::Merge(json!({"status": status}));
+        let api = Api::<AgentStop>::all(client.clone());
+        if let Err(error) = api.patch_status(&name, &PatchParams::default(), &patch).await {
+            warn!(stop = name, %error, "status not written yet");
+        }
+    }
+}
+
+/// All objects of a kind, kept as the API server has them.
+fn followed<K>(client: &Client) -> Store<K>
+where
+    K: Resource<DynamicType = ()>
+        + Clone
+        + std::fmt::Debug
+        + serde::de::DeserializeOwned
+        + Send
+        + Sync
+        + 'static,
+{
+    let (store, writer) = reflector::store();
+    let objects = watcher(Api::<K>::all(client.clone()), watcher::Config::default()).default_backoff();
+    tokio::spawn(reflector::reflector(writer, objects).for_each(|told| {
+        if let Err(error) = told {
+            warn!(%error, "the API server is not heard from");
+        }
+        std::future::ready(())
+    }));
+    store
+}

@@ -1,0 +1,106 @@
+//! The custom resources, group `interlock.dev`. `interlock config schema --crds` prints their definitions.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::{CustomResource, CustomResourceExt as _};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::decide::stop::{Level, Terms};
+
+/// A stop for every node. It cannot be changed but to go further; deleting it is its release.
+#[derive(Clone, Debug, CustomResource, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[kube(
+    group = "interlock.dev",
+    version = "v1alpha1",
+    kind = "AgentStop",
+    status = "AgentStopStatus",
+    shortname = "astop",
+    printcolumn = r#"{"name": "Level", "type": "string", "jsonPath": ".spec.level"}"#,
+    printcolumn = r#"{"name": "In force", "type": "string", "jsonPath": ".status.inForce"}"#,
+    printcolumn = r#"{"name": "Agents", "type": "integer", "jsonPath": ".status.agents"}"#,
+    printcolumn = r#"{"name": "In flight", "type": "integer", "jsonPath": ".status.calls"}"#,
+    printcolumn = r#"{"name": "Open fates", "type": "integer", "jsonPath": ".status.open"}"#,
+    printcolumn = r#"{"name": "Reason", "type": "string", "jsonPath": ".spec.reason"}"#,
+    printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#
+)]
+pub struct AgentStopSpec {
+    /// Whom it is for: terms, ANDed, each a glob; or `all: true`.
+    pub scope: Terms,
+    /// How far it goes. Levels beyond `refuse` act on whole agents.
+    #[serde(default)]
+    pub level: Level,
+    /// Why; agents are shown it.
+    #[schemars(length(min = 1, max = 1024))]
+    pub reason: String,
+}
+
+/// What the nodes have answered, summed up by the controller.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AgentStopStatus {
+    /// Nodes where it is in force, of those that run interlock, such as `3/3`.
+    pub in_force: String,
+    pub nodes_in_force: usize,
+    /// Nodes that run interlock, by its DaemonSet.
+    pub nodes: usize,
+    /// Agents that it is for and that are held now.
+    pub agents: usize,
+    /// Calls that were in flight.
+    pub calls: usize,
+    /// Of these, how many have a fate that is not known.
+    pub open: usize,
+    /// Calls by what became of them.
+    pub fates: BTreeMap<String, usize>,
+    /// When the last node had it in force, if every one has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub in_force_at: Option<Timestamp>,
+    /// What fell short, each with its node; the first [`PROBLEMS`].
+    pub problems: Vec<String>,
+}
+
+/// Longest list of problems in a status: it is told to every node.
+pub const PROBLEMS: usize = 20;
+
+/// One node's answer to an `AgentStop`.
+#[derive(Clone, Debug, Default, PartialEq, CustomResource, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[kube(
+    group = "interlock.dev",
+    version = "v1alpha1",
+    kind = "AgentStopReport",
+    shortname = "astopreport",
+    printcolumn = r#"{"name": "Stop", "type": "string", "jsonPath": ".spec.stop"}"#,
+    printcolumn = r#"{"name": "Node", "type": "string", "jsonPath": ".spec.node"}"#,
+    printcolumn = r#"{"name": "In force", "type": "boolean", "jsonPath": ".spec.inForce"}"#,
+    printcolumn = r#"{"name": "Agents", "type": "integer", "jsonPath": ".spec.agents"}"#,
+    printcolumn = r#"{"name": "In flight", "type": "integer", "jsonPath": ".spec.calls"}"#,
+    printcolumn = r#"{"name": "Open fates", "type": "integer", "jsonPath": ".spec.open"}"#
+)]
+pub struct AgentStopReportSpec {
+    /// Name of the `AgentStop`, and its uid: one of the same name that is made later has another.
+    pub stop: String,
+    pub stop_uid: String,
+    pub node: String,
+    pub level: Level,
+    /// No new call in scope can reach a server from this node.
+    pub in_force: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub in_force_at: Option<Timestamp>,
+    pub agents: usize,
+    pub connections: usize,
+    pub calls: usize,
+    pub open: usize,
+    pub fates: BTreeMap<String, usize>,
+    pub problems: Vec<String>,
+}
+
+/// The definitions, as the API server wants them.
+pub fn definitions() -> Vec<CustomResourceDefinition> {
+    vec![AgentStop::crd(), AgentStopReport::crd()]
+}
