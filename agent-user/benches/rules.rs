@@ -94,18 +94,18 @@ fn judge(rules: &Rules, reach: &Reach, servers: &[String]) {
 
 /// A call of a tool that the connection has called before.
 fn call(rules: &Rules, servers: &[String]) -> impl Fn() {
-    let reach = rules.reach(AGENT, servers);
+    let reach = rules.reach(AGENT, "", servers);
     move || judge(rules, &reach, servers)
 }
 
 /// A new connection, or an open one after a change of the rules.
 fn connection(rules: &Rules, servers: &[String]) -> impl Fn() {
-    move || drop(black_box(rules.reach(black_box(AGENT), black_box(servers))))
+    move || drop(black_box(rules.reach(black_box(AGENT), "", black_box(servers))))
 }
 
 /// The same with its first call: nothing is known yet.
 fn first_call(rules: &Rules, servers: &[String]) -> impl Fn() {
-    move || judge(rules, &rules.reach(black_box(AGENT), black_box(servers)), servers)
+    move || judge(rules, &rules.reach(black_box(AGENT), "", black_box(servers)), servers)
 }
 
 /// The fastest of many short rounds, by turns: what else the machine does only ever adds.

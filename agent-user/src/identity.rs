@@ -114,6 +114,13 @@ impl Identity {
     }
 }
 
+impl Identity {
+    /// That of its pod, or the empty name.
+    pub fn namespace(&self) -> &str {
+        Sender::from(self).namespace()
+    }
+}
+
 impl<'a> From<&'a Identity> for Sender<'a> {
     fn from(identity: &'a Identity) -> Sender<'a> {
         let (pid, uid) = (identity.pid, identity.uid);

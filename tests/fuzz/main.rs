@@ -63,7 +63,7 @@ fn read(text: &str) -> Option<(PolicyFile, Policy)> {
 /// By the index as by all.
 fn judge(policy: &Policy, message: &Message) {
     let subject = message.subject();
-    let scope = policy.scope(subject.agent.name, subject.servers);
+    let scope = policy.scope(subject.agent.name, subject.agent.namespace(), subject.servers);
     let indexed = policy.judge(&scope, &subject);
     let every = policy.judge_by_all(&subject);
     assert_eq!(format!("{indexed:?}"), format!("{every:?}"), "{subject:?}");

@@ -1,16 +1,18 @@
-//! What a Kubernetes API server tells of pods: a list, and a watch of what changes. The tests in `kube/` have a real one;
-//! here it goes away and comes back as a test says.
+//! As much of a Kubernetes API server as interlock asks of one: lists, watches, and changes of single objects, without
+//! schemas or rights. The tests in `kube/` have a real one; here it goes away and comes back as a test says.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{RawQuery, State};
+use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse as _, Response};
-use axum::routing::get;
+use futures_util::stream::{self, StreamExt as _};
 use serde_json::{Value, json};
 use tokio::sync::{broadcast, oneshot};
 
@@ -18,6 +20,11 @@ use crate::world::World;
 
 /// The node whose pods are asked for.
 pub const NODE: &str = "node-1";
+/// Collections of which single objects are asked for.
+const PODS: &str = "/api/v1/pods";
+const STOPS: &str = "/apis/interlock.dev/v1alpha1/agentstops";
+const REPORTS: &str = "/apis/interlock.dev/v1alpha1/agentstopreports";
+const DAEMON_SETS: &str = "/apis/apps/v1/namespaces/interlock/daemonsets";
 
 /// An API server with the pods of one node.
 pub struct ApiServer {
@@ -27,14 +34,22 @@ pub struct ApiServer {
 }
 
 struct Shared {
-    pods: Mutex<Vec<Value>>,
-    changes: broadcast::Sender<Bytes>,
+    objects: Mutex<Objects>,
+    /// The collection of what has changed, and the line that tells of it.
+    changes: broadcast::Sender<(String, Bytes)>,
+}
+
+/// By collection and name.
+#[derive(Default)]
+struct Objects {
+    by_path: BTreeMap<String, BTreeMap<String, Value>>,
+    version: u64,
 }
 
 impl ApiServer {
     /// Starts one in the host's network namespace, where the daemon is, and writes how to reach it to `kubeconfig`.
     pub fn start(world: &World) -> Self {
-        let shared = Arc::new(Shared { pods: Mutex::default(), changes: broadcast::Sender::new(64) });
+        let shared = Arc::new(Shared { objects: Mutex::default(), changes: broadcast::Sender::new(64) });
         let mut server = Self { address: SocketAddr::from(([127, 0, 0, 1], 0)), shared, running: None };
         server.resume();
         let config = json!({
@@ -52,7 +67,7 @@ impl ApiServer {
         let listener = std::net::TcpListener::bind(self.address).expect("bind");
         listener.set_nonblocking(true).expect("set nonblocking");
         self.address = listener.local_addr().expect("an address");
-        let routes = Router::new().route("/api/v1/pods", get(pods)).with_state(Arc::clone(&self.shared));
+        let routes = Router::new().fallback(answer).with_state(Arc::clone(&self.shared));
         let (end, ended) = oneshot::channel();
         let thread = thread::spawn(move || {
             let runtime =
@@ -76,34 +91,40 @@ impl ApiServer {
         }
     }
 
-    /// Makes a pod, or changes the one of this uid.
+    /// Makes a pod, or changes the one of this name.
     pub fn set(&self, pod: &Value) {
-        let mut pods = self.shared.pods.lock().unwrap_or_else(PoisonError::into_inner);
-        let uid = &pod["metadata"]["uid"];
-        let kind = match pods.iter_mut().find(|known| &known["metadata"]["uid"] == uid) {
-            Some(known) => {
-                *known = pod.clone();
-                "MODIFIED"
-            }
-            None => {
-                pods.push(pod.clone());
-                "ADDED"
-            }
-        };
-        self.tell(kind, pod);
+        let name = pod["metadata"]["name"].as_str().expect("a name");
+        self.shared.put(PODS, name, pod.clone());
     }
 
     /// Deletes a pod by force: the kubelet has not ended it.
-    pub fn delete(&self, uid: &str) {
-        let mut pods = self.shared.pods.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = pods.iter().position(|known| known["metadata"]["uid"] == uid).expect("a pod of this uid");
-        let pod = pods.remove(at);
-        self.tell("DELETED", &pod);
+    pub fn delete(&self, name: &str) {
+        self.shared.remove(PODS, name).expect("a pod of this name");
     }
 
-    fn tell(&self, kind: &str, pod: &Value) {
-        // Nobody may be listening.
-        let _ = self.shared.changes.send(Bytes::from(format!("{}\n", json!({"type": kind, "object": pod}))));
+    /// Says how many nodes run interlock.
+    pub fn set_nodes(&self, nodes: usize) {
+        let set = json!({
+            "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "interlock", "namespace": "interlock"},
+            "status": {"desiredNumberScheduled": nodes, "currentNumberScheduled": nodes, "numberMisscheduled": 0,
+                       "numberReady": nodes},
+        });
+        self.shared.put(DAEMON_SETS, "interlock", set);
+    }
+
+    /// Every `AgentStop`.
+    pub fn stops(&self) -> Vec<Value> {
+        self.shared.list(STOPS)
+    }
+
+    /// Every node's answer.
+    pub fn reports(&self) -> Vec<Value> {
+        self.shared.list(REPORTS)
+    }
+
+    /// As `kubectl delete agentstop` does.
+    pub fn delete_stop(&self, name: &str) {
+        self.shared.remove(STOPS, name).expect("an AgentStop of this name");
     }
 }
 
@@ -123,30 +144,114 @@ pub fn pod(uid: &str, namespace: &str, name: &str, labels: Value) -> Value {
     })
 }
 
-async fn pods(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) -> Response {
-    let query = query.unwrap_or_default();
-    assert!(
-        query.contains(&format!("spec.nodeName%3D{NODE}")),
-        "only this node's pods are asked for: {query}"
-    );
-    if !query.contains("watch=true") {
-        let pods = shared.pods.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let list = json!({
-            "apiVersion": "v1", "kind": "PodList", "metadata": {"resourceVersion": "1"}, "items": pods,
-        });
-        return axum::Json(list).into_response();
+impl Shared {
+    fn objects(&self) -> MutexGuard<'_, Objects> {
+        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
     }
-    let changes = shared.changes.subscribe();
-    // What came between the list and the watch is told again.
-    let before: Vec<Bytes> = {
-        let pods = shared.pods.lock().unwrap_or_else(PoisonError::into_inner);
-        pods.iter()
-            .map(|pod| Bytes::from(format!("{}\n", json!({"type": "MODIFIED", "object": pod}))))
-            .collect()
-    };
-    let now = futures_util::stream::iter(before.into_iter().map(Ok::<_, Infallible>));
-    let later = futures_util::stream::unfold(changes, |mut changes| async move {
-        changes.recv().await.ok().map(|change| (Ok(change), changes))
-    });
-    Body::from_stream(futures_util::StreamExt::chain(now, later)).into_response()
+
+    fn list(&self, path: &str) -> Vec<Value> {
+        self.objects()
+            .by_path
+            .get(path)
+            .map(|objects| objects.values().cloned().collect())
+            .unwrap_or_default()
+    }
+
+    fn put(&self, path: &str, name: &str, mut object: Value) -> Value {
+        let mut objects = self.objects();
+        objects.version += 1;
+        let version = objects.version;
+        let meta = &mut object["metadata"];
+        meta["name"] = json!(name);
+        meta["resourceVersion"] = json!(version.to_string());
+        if meta["uid"].is_null() {
+            meta["uid"] = json!(format!("00000000-0000-4000-8000-{version:012}"));
+        }
+        let before =
+            objects.by_path.entry(path.to_owned()).or_default().insert(name.to_owned(), object.clone());
+        self.tell(path, if before.is_some() { "MODIFIED" } else { "ADDED" }, &object);
+        object
+    }
+
+    fn remove(&self, path: &str, name: &str) -> Option<Value> {
+        let object = self.objects().by_path.get_mut(path)?.remove(name)?;
+        self.tell(path, "DELETED", &object);
+        Some(object)
+    }
+
+    fn tell(&self, path: &str, kind: &str, object: &Value) {
+        let line = Bytes::from(format!("{}\n", json!({"type": kind, "object": object})));
+        // Nobody may be listening.
+        let _ = self.changes.send((path.to_owned(), line));
+    }
+
+    /// What is there, told again, and what changes from now on.
+    fn watch(self: &Arc<Self>, path: String) -> Response {
+        let changes = self.changes.subscribe();
+        let again =
+            |object: &Value| Bytes::from(format!("{}\n", json!({"type": "MODIFIED", "object": object})));
+        let now: Vec<_> = self.list(&path).iter().map(|object| Ok::<_, Infallible>(again(object))).collect();
+        let later = stream::unfold((changes, path), |(mut changes, path)| async move {
+            loop {
+                let (of, line) = changes.recv().await.ok()?;
+                if of == path {
+                    return Some((Ok(line), (changes, path)));
+                }
+            }
+        });
+        Body::from_stream(stream::iter(now).chain(later)).into_response()
+    }
+}
+
+async fn answer(
+    State(shared): State<Arc<Shared>>,
+    method: Method,
+    uri: Uri,
+    RawQuery(query): RawQuery,
+    body: Bytes,
+) -> Response {
+    let (path, query) = (uri.path(), query.unwrap_or_default());
+    let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let (path, is_status) = path.strip_suffix("/status").map_or((path, false), |path| (path, true));
+    let is_collection = [PODS, STOPS, REPORTS].contains(&path);
+    if is_collection {
+        let asks_for_node = query.contains(&format!("spec.nodeName%3D{NODE}"));
+        assert!(path != PODS || asks_for_node, "only this node's pods are asked for: {query}");
+        return match method {
+            Method::GET if query.contains("watch=true") => shared.watch(path.to_owned()),
+            Method::GET => axum::Json(json!({
+                "apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": "1"},
+                "items": shared.list(path),
+            }))
+            .into_response(),
+            _ => {
+                let name = body["metadata"]["name"].as_str().expect("a name").to_owned();
+                axum::Json(shared.put(path, &name, body)).into_response()
+            }
+        };
+    }
+    let (path, name) = path.rsplit_once('/').expect("a path");
+    let known = shared.objects().by_path.get(path).and_then(|objects| objects.get(name)).cloned();
+    match (method, known) {
+        (Method::GET, Some(object)) => axum::Json(object).into_response(),
+        (Method::PATCH, Some(mut object)) if is_status => {
+            object["status"] = body["status"].clone();
+            axum::Json(shared.put(path, name, object)).into_response()
+        }
+        // Server-side apply makes what is not there.
+        (Method::PATCH, known) if path == REPORTS => {
+            let mut object = body;
+            if let Some(known) = known {
+                object["metadata"]["uid"] = known["metadata"]["uid"].clone();
+            }
+            axum::Json(shared.put(path, name, object)).into_response()
+        }
+        (_, _) => {
+            let status = json!({
+                "apiVersion": "v1", "kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound",
+                "message": format!("{path}/{name}"),
+            });
+            (StatusCode::NOT_FOUND, axum::Json(status)).into_response()
+        }
+    }
 }

@@ -1,8 +1,10 @@
 //! Who is an agent, and from which moment on: no connection of one is let through unheld.
 
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
 
 use agent_tests::agent::{Agent, call};
+use agent_tests::app::interlock;
 use agent_tests::raw_server::RawServer;
 use agent_tests::{Daemon, Era, RawAgent, Sdk, Server, World, mcp, wait_for};
 use serde_json::json;
@@ -99,4 +101,25 @@ fn connection_older_than_the_agent_is_cut_and_recorded() {
     let again = agent.send(&conn, &call).and_then(|()| agent.message(&mut conn));
     assert!(again.is_err(), "the old connection is gone");
     assert_eq!(refused(&mut agent, server.address(), "wire_transfer"), Some(true), "and a new one is held");
+}
+
+/// As in a pod of a host with nothing but cgroup v2.
+#[test]
+#[cfg_attr(not(feature = "root-tests"), ignore = "needs root and BPF")]
+fn daemon_in_a_cgroup_namespace_of_its_own_sees_the_hosts_cgroups() {
+    let world = World::new();
+    let wrapper = world.path("in-namespace");
+    std::fs::write(&wrapper, format!("#!/bin/sh\nexec unshare --cgroup {} \"$@\"\n", interlock()))
+        .expect("write");
+    std::fs::set_permissions(&wrapper, std::fs::Permissions::from_mode(0o755)).expect("make it a program");
+    let mut daemon = Daemon::start(&world, NO_TRANSFERS);
+    daemon.stop();
+    daemon.restart_as(&world, &wrapper.display().to_string());
+    let server = RawServer::start(&world, |request, reply| reply.result(request, &json!({"content": []})));
+    let mut agent = RawAgent::start(&world, "coder");
+    assert_eq!(refused(&mut agent, server.address(), "wire_transfer"), Some(true));
+    let (id, _) = daemon.cli().stop(&["agent=coder"], "refuse");
+    let order = daemon.cli().command(&["release", &id, "--reason", "let me go"]);
+    assert!(!world.start_agent("coder", &order).wait().success(), "who asks is known by its cgroup");
+    assert_eq!(daemon.cli().release(&id).code, 0);
 }

@@ -2,8 +2,10 @@
 //! server or the daemon is away. The cgroups are laid out as the kubelet does.
 
 use std::path::PathBuf;
+use std::process::Command;
 
 use agent_tests::api_server::{ApiServer, pod};
+use agent_tests::app::interlock;
 use agent_tests::raw_server::{RawServer, handshake};
 use agent_tests::{Daemon, RawAgent, World, mcp, wait_for};
 use nix::sys::signal::Signal;
@@ -171,6 +173,73 @@ fn api_server_and_daemon_may_be_away_and_no_pod_runs_free() {
     assert!(daemon.cli().run(&["status"]).json["kubernetes"]["fault"].is_null());
 }
 
+/// The words of a command for the cluster of this API server.
+fn for_cluster(world: &World, args: &[&str]) -> Vec<String> {
+    let env = format!("KUBECONFIG={}", world.path("kubeconfig").display());
+    [&["env", &env, &interlock()], args].concat().into_iter().map(str::to_owned).collect()
+}
+
+#[test]
+#[cfg_attr(not(feature = "root-tests"), ignore = "needs root and BPF")]
+fn a_stop_of_the_fleet_is_carried_out_answered_summed_up_and_released() {
+    let world = World::new();
+    let mut api = ApiServer::start(&world);
+    api.set_nodes(1);
+    api.set(&pod(&uid(1), "agents", "coder-0", agent_labels()));
+    let mut daemon = start(&world, NO_RULES, "hold");
+    knows(&daemon, 1);
+    let server = server(&world);
+    let mut coder = enter(&world, &uid(1));
+    call_until_answered(&mut coder, &server);
+    let _controller = world.start_operator("fleet", &for_cluster(&world, &["fleet"]));
+
+    let order = [
+        "stop",
+        "--fleet",
+        "--json",
+        "label=tier=gold",
+        "--level",
+        "isolate",
+        "--reason",
+        "odd",
+        "--wait",
+        "30s",
+    ];
+    let order = for_cluster(&world, &order);
+    let stop = Command::new(&order[0]).args(&order[1..]).output().expect("run interlock");
+    assert!(stop.status.success(), "{stop:?}");
+    let answer: Value = serde_json::from_slice(&stop.stdout).expect("JSON");
+    assert_eq!(
+        (&answer["status"]["inForce"], &answer["status"]["agents"]),
+        (&json!("1/1"), &json!(1)),
+        "{answer}"
+    );
+    assert!(coder.open(server.address()).is_err(), "isolated");
+    let report = &api.reports()[0]["spec"];
+    assert_eq!((&report["node"], &report["inForce"]), (&json!("node-1"), &json!(true)), "{report}");
+    let record = daemon.records().wait("stop", "of the fleet", |_| true);
+    let name = answer["name"].as_str().expect("a name");
+    assert_eq!(record["by"]["user"], format!("agentstop:{name}"));
+    let id = record["stop"].as_str().expect("an id").to_owned();
+    let refused = daemon.cli().run(&["release", &id, "--reason", "x"]);
+    assert!(
+        refused.code != 0 && refused.json.to_string().contains("kubectl delete agentstop"),
+        "{}",
+        refused.json
+    );
+
+    // It holds while nobody is there, and its end is learned of afterwards.
+    api.go_away();
+    daemon.crash();
+    daemon.restart(&world);
+    assert!(coder.open(server.address()).is_err(), "still isolated");
+    api.delete_stop(name);
+    api.resume();
+    call_until_answered(&mut coder, &server);
+    daemon.records().wait("release", "of the fleet", |record| record["stop"] == id);
+    assert!(api.stops().is_empty());
+}
+
 #[test]
 #[cfg_attr(not(feature = "root-tests"), ignore = "needs root and BPF")]
 fn who_is_an_agent_stays_one_until_it_ends() {
@@ -205,7 +274,7 @@ fn who_is_an_agent_stays_one_until_it_ends() {
         let records = daemon.records().of("decision");
         records.iter().any(|record| record["labels"] == json!({"tier": "lead"})).then_some(())
     });
-    api.delete(&uid(1));
+    api.delete("coder-0");
     api.set(&pod(&uid(2), "agents", "other", json!({})));
     wait_for("the other pod", || {
         (daemon.cli().run(&["status"]).json["kubernetes"]["pods"] == 2).then_some(())

@@ -23,6 +23,7 @@ pub struct Warning {
 #[derive(Debug, Default)]
 pub struct Seen {
     agents: HashSet<String>,
+    namespaces: HashSet<String>,
     servers: HashSet<String>,
     methods: HashSet<String>,
     tools: HashSet<String>,
@@ -38,6 +39,7 @@ impl Seen {
         for case in cases {
             let subject = case.subject();
             seen.agents.insert(subject.agent.name.to_owned());
+            seen.namespaces.insert(subject.agent.namespace().to_owned());
             seen.servers.extend(subject.servers.iter().cloned());
             seen.methods.extend(subject.method.map(ToOwned::to_owned));
             seen.tools.extend(subject.name.map(ToOwned::to_owned));
@@ -48,6 +50,7 @@ impl Seen {
     fn names(&self, field: &str) -> Option<&HashSet<String>> {
         match field {
             "agent" => Some(&self.agents),
+            "namespace" => Some(&self.namespaces),
             "server" => Some(&self.servers),
             "method" => Some(&self.methods),
             "tool" => Some(&self.tools),
@@ -219,6 +222,7 @@ fn is_literal(glob: &str) -> bool {
 fn given(matches: &Match) -> Vec<Given<'_>> {
     let fields = [
         ("agent", &matches.agent),
+        ("namespace", &matches.namespace),
         ("server", &matches.server),
         ("method", &matches.method),
         ("tool", &matches.tool),

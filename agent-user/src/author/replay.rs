@@ -61,7 +61,7 @@ pub fn replay(cases: impl Iterator<Item = Case>, policy: &Policy) -> Report {
             continue;
         }
         let subject = case.subject();
-        let scope = policy.scope(subject.agent.name, subject.servers);
+        let scope = policy.scope(subject.agent.name, subject.agent.namespace(), subject.servers);
         let verdict = policy.judge(&scope, &subject);
         let rules: Vec<String> = verdict.fired.iter().map(|rule| rule.to_string()).collect();
         let recorded = case.verdict.as_deref().unwrap_or("allow");

@@ -54,11 +54,11 @@ pub struct Reach {
 }
 
 impl Rules {
-    /// What can concern this agent at a server of these names.
-    pub fn reach<'a>(&self, agent: impl Into<Whom<'a>>, servers: &[String]) -> Reach {
+    /// What can concern this agent, in this namespace, at a server of these names.
+    pub fn reach<'a>(&self, agent: impl Into<Whom<'a>>, namespace: &str, servers: &[String]) -> Reach {
         let agent = agent.into();
         let concerned = self.stops.iter().filter(|stop| stop.selector.matches_server(agent, servers));
-        let scope = self.policy.scope(agent.name, servers);
+        let scope = self.policy.scope(agent.name, namespace, servers);
         Reach {
             answers: self.policy.judges_answers(&scope),
             scope,

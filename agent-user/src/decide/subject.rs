@@ -86,6 +86,13 @@ pub struct Sender<'a> {
     pub pod: Option<&'a InPod>,
 }
 
+impl<'a> Sender<'a> {
+    /// That of its pod, or the empty name.
+    pub fn namespace(&self) -> &'a str {
+        self.pod.map_or("", |pod| &pod.namespace)
+    }
+}
+
 /// Where in a cluster a process is, as the API server last said. Records carry it as it is here.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]

@@ -132,7 +132,7 @@ impl World {
             self.gate.begin(conn, scene.clone(), listed)
         };
         let agent = &*conn.identity.agent.name;
-        let reach = rules.reach(agent, &scene.servers);
+        let reach = rules.reach(agent, "", &scene.servers);
         let subject = Subject { method: Some("tools/call"), name: Some(TOOL), ..Subject::default() };
         let facts = Facts { tool: Some(TOOL), ..scene.facts(agent) };
         if conn.cut_by().is_some() || decide(&rules, &reach, &facts, &subject).refusal.is_some() {

@@ -207,7 +207,7 @@ impl Watching<'_> {
     fn call_off(&self, Flying { conn, scene, call }: &Flying, place: &Place) {
         let rules = self.parts.gate.rules();
         let agent = &*conn.identity.agent.name;
-        let scope = rules.policy.scope(agent, &scene.servers);
+        let scope = rules.policy.scope(agent, conn.identity.namespace(), &scene.servers);
         let subject = Subject {
             phase: Phase::Response,
             method: Some(&call.method),

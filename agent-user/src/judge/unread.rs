@@ -40,7 +40,7 @@ pub async fn judge_unread(
 pub async fn judge_opaque(parts: &Parts, conn: &Conn, label: &str) -> Option<Refusal> {
     let rules = parts.gate.rules().clone();
     let scene = conn.scene();
-    let reach = conn.identity.agent.is(|agent| rules.reach(agent, &scene.servers));
+    let reach = conn.identity.agent.is(|agent| rules.reach(agent, conn.identity.namespace(), &scene.servers));
     let guard = (reach.defaults.opaque == Bias::Deny).then_some(Guard::Opaque);
     let unread = Unread { parts, conn, rules: &rules, scope: &reach.scope, scene: &scene };
     Some(unread.judge(guard, label).await?.0)
@@ -49,7 +49,7 @@ pub async fn judge_opaque(parts: &Parts, conn: &Conn, label: &str) -> Option<Ref
 /// Whether a connection would be refused whatever it says. Nothing is recorded: it has said nothing yet.
 pub fn is_refused(parts: &Parts, conn: &Conn, scene: &Scene) -> bool {
     let rules = parts.gate.rules();
-    let scope = rules.policy.scope(&conn.identity.agent.name, &scene.servers);
+    let scope = rules.policy.scope(&conn.identity.agent.name, conn.identity.namespace(), &scene.servers);
     let unread = Unread { parts, conn, rules: &rules, scope: &scope, scene };
     unread.stop().is_some() || rules.policy.judge_unread(&scope, &subject(conn, scene)).refusal.is_some()
 }
@@ -58,7 +58,7 @@ pub fn is_refused(parts: &Parts, conn: &Conn, scene: &Scene) -> bool {
 pub async fn refuse_bytes(parts: &Parts, conn: &Conn, guard: Guard) -> (Refusal, String) {
     let rules = parts.gate.rules().clone();
     let scene = conn.scene();
-    let scope = rules.policy.scope(&conn.identity.agent.name, &scene.servers);
+    let scope = rules.policy.scope(&conn.identity.agent.name, conn.identity.namespace(), &scene.servers);
     let unread = Unread { parts, conn, rules: &rules, scope: &scope, scene: &scene };
     let refusal = Refusal::Guard(guard.clone());
     unread.judge(Some(guard), "http").await.unwrap_or((refusal, String::new()))

@@ -176,6 +176,8 @@ pub enum Mode {
 pub struct Match {
     /// Name of the agent.
     pub agent: Option<Globs>,
+    /// Namespace of the agent's pod; one that is in none has the empty name.
+    pub namespace: Option<Globs>,
     /// Host, `host:port`, address or `address:port` of the server. A host is what the agent's request says;
     /// an address is where its connection really goes.
     pub server: Option<Globs>,

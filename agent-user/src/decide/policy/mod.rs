@@ -36,6 +36,7 @@ pub struct Policy {
     defaults: AllDefaults,
     rules: Vec<Rule>,
     agents: OfAll,
+    namespaces: OfAll,
     servers: OfAll,
     /// Of [`Phase::Request`], [`Phase::Response`] and [`Phase::List`].
     phases: [Messages; 3],
@@ -144,6 +145,7 @@ impl Policy {
             },
             of_answers,
             agents: field(|_, file| file.matches.agent.clone())?,
+            namespaces: field(|_, file| file.matches.namespace.clone())?,
             servers: field(Rule::index_server)?,
             phases: [messages(Phase::Request)?, messages(Phase::Response)?, messages(Phase::List)?],
             of_connection,
@@ -184,12 +186,19 @@ impl Policy {
         })
     }
 
-    /// The rules that can fire for this agent and any of these names of the server.
-    pub fn scope(&self, agent: &str, server_names: &[String]) -> Scope {
+    /// The rules that can fire for this agent, in this namespace, and any of these names of the server.
+    pub fn scope(&self, agent: &str, namespace: &str, server_names: &[String]) -> Scope {
         let mut scope = self.agents.any.clone();
         let mut found = self.agents.found([agent].into_iter());
         found.retain(|rule| self.rules[*rule].is_for(agent));
         found.into_iter().for_each(|rule| scope.insert(rule));
+        if self.namespaces.is_asked_for() {
+            let mut here = self.namespaces.any.clone();
+            let mut found = self.namespaces.found([namespace].into_iter());
+            found.retain(|rule| self.rules[*rule].is_in(namespace));
+            found.into_iter().for_each(|rule| here.insert(rule));
+            scope.intersect(&here);
+        }
         if self.servers.is_asked_for() {
             let mut servers = Cow::Borrowed(&self.servers.any);
             let mut found = self.servers.found(server_names.iter().map(String::as_str));

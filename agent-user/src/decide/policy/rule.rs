@@ -80,6 +80,7 @@ pub struct Approval {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
     Agent,
+    Namespace,
     Server,
     Method,
     Tool,
@@ -94,6 +95,7 @@ const OF_MESSAGES: [Field; 4] = [Field::Method, Field::Tool, Field::Workflow, Fi
 #[derive(Debug)]
 struct Matches {
     agent: Option<GlobSet>,
+    namespace: Option<GlobSet>,
     server: Option<GlobSet>,
     method: Option<GlobSet>,
     tool: Option<GlobSet>,
@@ -142,13 +144,19 @@ impl Rule {
     /// Whether its phase is that of a message, and its agents and servers are the message's.
     pub(super) fn is_in_scope_of(&self, subject: &Subject<'_>) -> bool {
         let is_of_phase = self.is_of(subject.phase);
-        let asked = [Field::Agent, Field::Server].into_iter().filter(|field| Some(*field) != self.allowed);
+        let asked = [Field::Agent, Field::Namespace, Field::Server].into_iter();
+        let asked = asked.filter(|field| Some(*field) != self.allowed);
         is_of_phase && asked.into_iter().all(|field| self.field(field, subject))
     }
 
     /// Whether it asks for no agent, or for this one.
     pub(super) fn is_for(&self, agent: &str) -> bool {
         self.matches.agent.as_ref().is_none_or(|globs| globs.is_match(agent))
+    }
+
+    /// Whether it asks for no namespace, or for this one.
+    pub(super) fn is_in(&self, namespace: &str) -> bool {
+        self.matches.namespace.as_ref().is_none_or(|globs| globs.is_match(namespace))
     }
 
     /// Whether it asks for no server, or for one with any of these names.
@@ -197,6 +205,7 @@ impl Rule {
         };
         match field {
             Field::Agent => self.is_for(subject.agent.name),
+            Field::Namespace => self.is_in(subject.agent.namespace()),
             Field::Server => self.is_at(subject.servers),
             Field::Method => {
                 let [method, other] = subject_methods(subject);
@@ -265,6 +274,7 @@ impl Matches {
         let method = if is_of_calls { Some(&calls) } else { file.method.as_ref() };
         Ok(Matches {
             agent: compile_globs(file.agent.as_ref(), "match.agent")?,
+            namespace: compile_globs(file.namespace.as_ref(), "match.namespace")?,
             server: compile_globs(file.server.as_ref().map(lower).as_ref(), "match.server")?,
             method: compile_globs(method, "match.method")?,
             tool: compile_globs(file.tool.as_ref(), "match.tool")?,
@@ -382,13 +392,21 @@ fn effect(file: &RuleFile, reason: &Arc<str>) -> Result<Effect, String> {
 }
 
 impl Field {
-    pub const ALL: [Field; 6] =
-        [Field::Agent, Field::Server, Field::Method, Field::Tool, Field::Workflow, Field::Session];
+    pub const ALL: [Field; 7] = [
+        Field::Agent,
+        Field::Namespace,
+        Field::Server,
+        Field::Method,
+        Field::Tool,
+        Field::Workflow,
+        Field::Session,
+    ];
 
     /// As it is written.
     pub fn name(self) -> &'static str {
         match self {
             Field::Agent => "agent",
+            Field::Namespace => "namespace",
             Field::Server => "server",
             Field::Method => "method",
             Field::Tool => "tool",
@@ -401,6 +419,7 @@ impl Field {
     pub fn globs(self, matches: &Match) -> Option<&Globs> {
         match self {
             Field::Agent => matches.agent.as_ref(),
+            Field::Namespace => matches.namespace.as_ref(),
             Field::Server => matches.server.as_ref(),
             Field::Method => matches.method.as_ref(),
             Field::Tool => matches.tool.as_ref(),
@@ -413,6 +432,7 @@ impl Field {
     pub fn value(self, subject: &Subject<'_>) -> String {
         match self {
             Field::Agent => subject.agent.name.to_owned(),
+            Field::Namespace => subject.agent.namespace().to_owned(),
             Field::Server => subject.servers.join(", "),
             Field::Method => subject.method.unwrap_or_default().to_owned(),
             Field::Tool => subject.name.unwrap_or_default().to_owned(),

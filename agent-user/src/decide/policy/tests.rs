@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::decide::stop::Level;
-use crate::decide::subject::{Sender, Subject};
+use crate::decide::subject::{InPod, Sender, Subject};
 use crate::decide::{Refusal, Rules, Verdict};
 
 fn policy(rules: &str) -> Policy {
@@ -15,7 +15,7 @@ fn policy(rules: &str) -> Policy {
 #[track_caller]
 fn check(rules: &str, agent: &str, method: &str, name: Option<&str>, expect: &[&str]) {
     let policy = policy(rules);
-    let scope = policy.scope(agent, &["bank.internal", "10.0.0.7:443"].map(str::to_owned));
+    let scope = policy.scope(agent, "", &["bank.internal", "10.0.0.7:443"].map(str::to_owned));
     let verdict = policy.judge(&scope, &Subject { method: Some(method), name, ..Subject::default() });
     let fired: Vec<&str> = verdict.fired.iter().map(|id| &**id).collect();
     assert_eq!(fired, expect);
@@ -60,7 +60,7 @@ fn every_rule_that_fires_is_listed() {
 fn observe_speaks_and_does_not_act() {
     let policy = policy("  - {id: a, action: deny, mode: observe}");
     let verdict = policy.judge(
-        &policy.scope("x", &[]),
+        &policy.scope("x", "", &[]),
         &Subject { method: Some(CALL), name: Some("t"), ..Subject::default() },
     );
     assert!(verdict.refusal.is_none());
@@ -84,7 +84,7 @@ fn a_rule_that_stops_refuses_what_it_matches_unless_it_counts() {
     );
     let judge = |name| {
         policy.judge(
-            &policy.scope("x", &[]),
+            &policy.scope("x", "", &[]),
             &Subject { method: Some(CALL), name: Some(name), ..Subject::default() },
         )
     };
@@ -115,7 +115,7 @@ fn what_cannot_be_read_meets_the_rules_that_ask_for_nothing_in_it() {
     let judge = |agent, server: &str| {
         let servers = [server.to_owned()];
         let subject = Subject { servers: &servers, ..Subject::default() };
-        let verdict = policy.judge_unread(&policy.scope(agent, &servers), &subject);
+        let verdict = policy.judge_unread(&policy.scope(agent, "", &servers), &subject);
         (verdict.tripwires.len(), verdict.fired.iter().map(|id| id.to_string()).collect::<Vec<_>>())
     };
     assert_eq!(judge("pay/1", "bank"), (1, vec![]));
@@ -125,7 +125,7 @@ fn what_cannot_be_read_meets_the_rules_that_ask_for_nothing_in_it() {
 }
 
 fn fired(policy: &Policy, subject: &Subject<'_>) -> Vec<String> {
-    let scope = policy.scope(subject.agent.name, subject.servers);
+    let scope = policy.scope(subject.agent.name, subject.agent.namespace(), subject.servers);
     policy.judge(&scope, subject).fired.iter().map(|id| id.to_string()).collect()
 }
 
@@ -257,7 +257,7 @@ fn what_is_known_of_one_policy_is_not_known_of_the_next() {
     for tool in ["t", "other", "t*"] {
         let policy = policy(&format!("  - {{id: a, action: deny, match: {{tool: '{tool}'}}}}")).into();
         let rules = Rules { generation: 1, policy, stops: Vec::new() };
-        let reach = rules.reach("x", &[]);
+        let reach = rules.reach("x", "", &[]);
         for _ in 0..2 {
             assert_eq!(reach.judge(&rules, &call).refusal.is_some(), tool != "other");
         }
@@ -274,13 +274,13 @@ fn rules() -> impl Strategy<Value = String> {
         let many = prop::collection::vec(prop::sample::select(&GLOBS[..]), 1..3);
         prop::option::of(prop_oneof![one, many.prop_map(|globs| format!("['{}']", globs.join("', '")))])
     };
-    let fields = prop::collection::vec(globs(), 6);
+    let fields = prop::collection::vec(globs(), 7);
     let actions = &["deny", "allow_only", "hide", "require_approval", "stop"][..];
     let rule = (prop::sample::select(actions), 0..3usize, any::<bool>(), fields);
     prop::collection::vec(rule, 0..40).prop_map(|rules| {
         let mut text = "version: 1\nrules:\n".to_owned();
         for (index, (action, phase, observe, fields)) in rules.into_iter().enumerate() {
-            let names = ["agent", "server", "method", "tool", "workflow", "session"];
+            let names = ["agent", "namespace", "server", "method", "tool", "workflow", "session"];
             let fields =
                 names.iter().zip(fields).filter_map(|(name, globs)| Some(format!("{name}: {}", globs?)));
             let fields: Vec<String> = fields.collect();
@@ -316,13 +316,14 @@ proptest! {
     #[test]
     fn index_agrees_with_every_rule_looked_at(
         rules in rules(),
-        (server, agent) in (word(), word()),
+        (server, agent, namespace) in (word(), word(), word()),
         messages in prop::collection::vec((phase(), prop::collection::vec(word(), 4)), 1..24),
     ) {
         let policy = Policy::compile(serde_saphyr::from_str(&rules).unwrap()).unwrap();
         let servers = [server.unwrap_or("s").to_owned(), "10.0.0.7:443".to_owned()];
-        let agent = Sender { name: agent.unwrap_or("agent"), ..Sender::default() };
-        let scope = policy.scope(agent.name, &servers);
+        let pod = InPod { namespace: namespace.unwrap_or("ns").to_owned(), ..InPod::default() };
+        let agent = Sender { name: agent.unwrap_or("agent"), pod: Some(&pod), ..Sender::default() };
+        let scope = policy.scope(agent.name, agent.namespace(), &servers);
         let known = Known::default();
         for (phase, words) in messages.iter().chain(&messages) {
             let subject = Subject {
