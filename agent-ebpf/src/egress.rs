@@ -7,7 +7,7 @@
 
 use core::ffi::c_void;
 
-use agent_abi::{Counter, MAX_CGROUP_LEVEL, Packet, Tag, decide_packet};
+use agent_abi::{Counter, MAX_CGROUP_LEVEL, Packet, Tag, decide_packet, is_agent};
 use aya_ebpf::bindings::BPF_TCP_SYN_SENT;
 use aya_ebpf::helpers::generated::{bpf_sk_fullsock, bpf_skb_ancestor_cgroup_id};
 use aya_ebpf::macros::cgroup_skb;
@@ -90,7 +90,7 @@ fn owner(ctx: &SkBuffContext, socket: *mut c_void) -> u32 {
         }
         level += 1;
     }
-    if agent != 0 {
+    if is_agent(agent) {
         // SAFETY: as above.
         unsafe { TAGS.set(socket, &Tag { agent, _pad: 0 }) };
     }

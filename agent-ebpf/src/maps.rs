@@ -12,7 +12,7 @@ use aya_ebpf::btf_maps::{Array, HashMap, LruHashMap, PerCpuArray, RingBuf};
 use aya_ebpf::helpers::generated::{bpf_sk_storage_delete, bpf_sk_storage_get};
 use aya_ebpf::macros::btf_map;
 
-/// Cgroup id → agent. The daemon writes, always after the agent's state; every hook reads.
+/// Cgroup id → agent, or `NOBODY`, or `UNCLASSIFIED`. The daemon writes, always after the agent's state; every hook reads.
 #[btf_map]
 pub(crate) static AGENTS: HashMap<u64, u32, 65_536, ON_DEMAND> = HashMap::new();
 

@@ -1,17 +1,17 @@
 //! Who owns a socket: the tag it carries, else the cgroups of the process at hand.
 //!
 //! Both are needed. A socket made outside and used inside has no tag; one made inside and carried out has no
-//! cgroup. Whichever answers first puts the tag on, so the answer stays.
+//! cgroup. Whichever answers first puts the tag on, so the answer stays; that nobody knows yet is no answer.
 
 use core::ffi::c_void;
 
-use agent_abi::{MAX_CGROUP_LEVEL, Tag};
+use agent_abi::{MAX_CGROUP_LEVEL, Tag, is_agent};
 use aya_ebpf::helpers::generated::bpf_get_current_ancestor_cgroup_id;
 use aya_ebpf::helpers::{bpf_get_current_pid_tgid, bpf_get_current_uid_gid};
 
 use crate::maps::{AGENTS, SETTINGS, TAGS};
 
-/// The agent that owns this socket, 0 for nobody.
+/// The agent that owns this socket; `NOBODY` and `UNCLASSIFIED` are none.
 ///
 /// # Safety
 /// `socket` must be what the hook's socket storage helper accepts.
@@ -22,15 +22,15 @@ pub(crate) unsafe fn owner(socket: *mut c_void) -> u32 {
         return tag.agent;
     }
     let agent = current();
-    if agent != 0 {
+    if is_agent(agent) {
         // SAFETY: as above. Without memory the socket stays untagged, and the next hook asks again.
         unsafe { TAGS.set(socket, &Tag { agent, _pad: 0 }) };
     }
     agent
 }
 
-/// The agent whose cgroup the current process is in, 0 for none. The deepest cgroup wins: an agent may be nested
-/// in another one. Everybody on the host pays for this, so it looks only where agents are.
+/// The agent whose cgroup the current process is in, or `NOBODY`, or `UNCLASSIFIED`. The deepest cgroup that is known wins:
+/// an agent may be nested in another one. Everybody on the host pays for this, so it looks only where agents are.
 #[inline(always)]
 pub(crate) fn current() -> u32 {
     let skipped = match SETTINGS.get(0) {

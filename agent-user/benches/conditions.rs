@@ -44,6 +44,7 @@ fn conditions(bench: &mut Criterion) {
             uid: 1000,
             exe: Some("/usr/bin/python3"),
             labels: Some(&labels),
+            ..Sender::default()
         },
         server: "api.example.com:443",
         method: Some("tools/call"),

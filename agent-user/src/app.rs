@@ -21,7 +21,8 @@ use crate::decide::policy::Policy;
 use crate::decode::Limits;
 use crate::forward::own::OwnEndpoint;
 use crate::hold::Hold;
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, cgroup};
+use crate::kubernetes::{self, Directory};
 use crate::ledger::Ledger;
 use crate::limits::Limits as Counts;
 use crate::orders::Orders;
@@ -45,7 +46,9 @@ const BEAT_EVERY: Duration = Duration::from_secs(1);
 
 /// Runs the daemon until it is told to end. `rules` is what the rules file says, and its text.
 pub fn run(config: &Config, rules: Option<(Policy, String)>) -> Result<()> {
-    let selectors = Selectors::compile(&config.agents)?;
+    let selectors = Selectors::compile(config)?;
+    let node = config.has_pods().then(|| config.kubernetes.node()).transpose()?;
+    cgroup::leave_namespace()?;
     let users = Users::load(config.tokens.as_ref())?;
     let trusted = config.tools.baseline.as_deref().map(baseline::Source::load);
     let (trusted, authority) = trusted.transpose().context("tools: baseline")?.unzip();
@@ -67,7 +70,9 @@ pub fn run(config: &Config, rules: Option<(Policy, String)>) -> Result<()> {
         Err(_) => Log::nowhere(Arc::clone(&metrics)).map(|(log, writer)| (log, Some(writer)))?,
     };
     let spool = Spool::new(&config.state_dir);
-    let Hold { kernel, gate, agents } = Hold::take(config, policy, selectors, &state, &log, &metrics)?;
+    let directory = node.is_some().then(|| Arc::new(Directory::load(&config.state_dir)));
+    let Hold { kernel, gate, agents } =
+        Hold::take(config, policy, selectors, directory.clone(), &state, &log, &metrics)?;
     drop(log_writer);
     let (log, log_writer) = records?;
     let (tripwires, tripped) = Tripwires::new();
@@ -132,6 +137,7 @@ pub fn run(config: &Config, rules: Option<(Policy, String)>) -> Result<()> {
         metrics_addr: metrics_socket.local_addr()?,
         remote_addr,
         started: Instant::now(),
+        directory: directory.clone(),
     };
     let control = Arc::new(control);
     let serving = control::serve(Arc::clone(&control), socket, metrics_socket);
@@ -146,7 +152,12 @@ pub fn run(config: &Config, rules: Option<(Policy, String)>) -> Result<()> {
     }
     start_heartbeat(Arc::clone(&parts.kernel))?;
     runtime.spawn(async move { orders.watch().await });
-    let daemon = Daemon { config: config.clone(), parts, listeners, reloader, remote };
+    if let (Some(node), Some(directory)) = (node, &directory) {
+        let client = runtime.block_on(kubernetes::client(&config.kubernetes))?;
+        let directory = Arc::clone(directory);
+        runtime.spawn(async move { kubernetes::watch(client, &node, directory).await });
+    }
+    let daemon = Daemon { config: config.clone(), parts, listeners, reloader, remote, directory };
     runtime.block_on(daemon.run())?;
     // Whatever is still open is dropped here, and recorded.
     runtime.shutdown_timeout(Duration::from_secs(1));

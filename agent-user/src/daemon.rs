@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use agent_abi::{Event, Reason};
+use agent_abi::{Event, Reason, UNCLASSIFIED};
 use anyhow::Result;
 use notify::{RecursiveMode, Watcher};
 use tokio::signal::unix::{SignalKind, signal};
@@ -20,6 +20,7 @@ use crate::config::Config;
 use crate::control::remote::Endpoint;
 use crate::kernel::netns::Netns;
 use crate::kernel::{Kernel, cgroup};
+use crate::kubernetes::Directory;
 use crate::ledger::Phase;
 use crate::parts::Parts;
 use crate::record::entry::{self, Entry};
@@ -41,6 +42,8 @@ pub struct Daemon {
     pub listeners: Arc<Listeners>,
     pub reloader: Option<Arc<Reloader>>,
     pub remote: Option<Arc<Endpoint>>,
+    /// The pods of this node, if any may be an agent.
+    pub directory: Option<Arc<Directory>>,
 }
 
 impl Daemon {
@@ -61,7 +64,9 @@ impl Daemon {
                 .ok()
         });
         let (_rules_watcher, mut rules_changed) = rules_changed.unzip();
-        let (mut tree_watcher, mut tree_changed) = reload::watcher(|event| !event.kind.is_modify())?;
+        let tells_of_pods = |path: &PathBuf| path.ends_with(cgroup::EVENTS);
+        let (mut tree_watcher, mut tree_changed) =
+            reload::watcher(move |event| !event.kind.is_modify() || event.paths.iter().any(tells_of_pods))?;
         let mut watched: Vec<PathBuf> = Vec::new();
         info!(agents = self.config.agents.len(), "running");
         loop {
@@ -87,13 +92,14 @@ impl Daemon {
                 _ = tend.tick() => self.tend(),
                 _ = look.tick() => self.look(&mut tree_watcher, &mut watched),
                 _ = tree_changed.recv() => self.look(&mut tree_watcher, &mut watched),
+                () = pods_changed(self.directory.as_deref()) => self.look(&mut tree_watcher, &mut watched),
             }
         }
         self.drain().await;
         Ok(())
     }
 
-    /// Covers new cgroups below the root, leaves namespaces without agents, saves what limits have counted, counts what
+    /// Covers new cgroups below the root, leaves namespaces without agents, saves what is known of pods and what limits have counted, counts what
     /// servers show, and sees changes of the keys of tokens, of the file that says what is trusted, and of the rules that no
     /// watch reports, such as behind a symbolic link.
     fn tend(&self) {
@@ -109,6 +115,16 @@ impl Daemon {
         if counts.is_due(now) {
             let counts = Arc::clone(counts);
             tokio::task::spawn_blocking(move || counts.save(now));
+        }
+        if let Some(directory) = self.directory.clone() {
+            tokio::task::spawn_blocking(move || {
+                if let Err(error) = directory.save() {
+                    warn!(
+                        error = format!("{error:#}"),
+                        "a daemon that starts without the API server knows old pods"
+                    );
+                }
+            });
         }
         self.listeners.retire_unused();
         self.cover(Kernel::sync_attach);
@@ -164,7 +180,7 @@ impl Daemon {
         let stop = agent
             .as_ref()
             .filter(|_| reason == Some(Reason::Stopped))
-            .and_then(|agent| rules.stop_of_agent(&agent.name));
+            .and_then(|agent| agent.is(|whom| rules.stop_of_agent(whom)));
         if let Some(agent) = &agent
             && reason == Some(Reason::Stopped)
         {
@@ -177,7 +193,7 @@ impl Daemon {
             agent: agent.as_ref().map(|agent| &*agent.name),
             pid: event.tgid,
             uid: event.uid,
-            reason: reason_label(reason),
+            reason: if event.agent == UNCLASSIFIED { "unclassified" } else { reason_label(reason) },
             stop: stop.map(|stop| &*stop.id),
             destination: entry::address(event.addr, event.port),
             protocol: event.protocol,
@@ -231,6 +247,13 @@ pub fn listen_for_agents(parts: &Parts, listeners: &Listeners) {
         for pid in cgroup::procs(&parts.agents.dir(&path)).unwrap_or_default() {
             ensure(Netns::of_pid(pid));
         }
+    }
+}
+
+async fn pods_changed(directory: Option<&Directory>) {
+    match directory {
+        Some(directory) => directory.changed().await,
+        None => std::future::pending().await,
     }
 }
 

@@ -105,6 +105,15 @@ impl Gate {
         self.publish(|rules| Rules { policy, stops: rules.stops.clone(), generation: 0 })
     }
 
+    /// Makes a new generation of the same: what was found out with it may have changed.
+    pub fn renew(&self) -> u64 {
+        self.publish(|rules| Rules {
+            policy: Arc::clone(&rules.policy),
+            stops: rules.stops.clone(),
+            generation: 0,
+        })
+    }
+
     /// Changes the set of stops and returns the generation in which that is in force.
     pub fn change_stops(&self, change: impl FnOnce(&mut Vec<Arc<Stop>>)) -> u64 {
         self.publish(|rules| {

@@ -22,6 +22,7 @@ use crate::decide::policy::{Bias, Policy};
 use crate::decide::stop::{Level, Selector, Stop};
 use crate::gate::Gate;
 use crate::kernel::{self, Kernel, Offline, cgroup};
+use crate::kubernetes::{ByUid, Directory};
 use crate::record::log::Log;
 use crate::record::metrics::Metrics;
 use crate::reload;
@@ -49,6 +50,7 @@ impl Hold {
         config: &Config,
         policy: Policy,
         selectors: Selectors,
+        directory: Option<Arc<Directory>>,
         state: &Arc<State>,
         log: &Arc<Log>,
         metrics: &Arc<Metrics>,
@@ -77,7 +79,13 @@ impl Hold {
             Arc::clone(&gate),
             Arc::clone(metrics),
             Arc::clone(log),
-            Tree { root, exec_cgroup: config.exec_cgroup.clone(), selectors },
+            Tree {
+                root,
+                exec_cgroup: config.exec_cgroup.clone(),
+                selectors,
+                directory,
+                unclassified: config.kubernetes.unclassified,
+            },
         ));
         // Those of an earlier daemon lead nowhere.
         for cookie in kernel.listeners()?.into_keys() {
@@ -95,13 +103,14 @@ impl Hold {
 /// # Errors
 /// Agents may run free; or they are all held isolated, because the state cannot be read, which the error says then.
 pub fn run(config: &Config) -> Result<usize> {
-    let selectors = Selectors::compile(&config.agents)?;
+    let selectors = Selectors::compile(config)?;
     // Rules are for the daemon to read; until it does, nothing passes that they could speak of.
     let policy = config.rules.as_deref().map(reload::load).transpose().unwrap_or_else(|error| {
         warn!(error = format!("{error:#}"), "rules not read; the daemon will not start with them");
         None
     });
     let state = Arc::new(State::load(&config.state_dir)?);
+    let directory = config.has_pods().then(|| Arc::new(Directory::load(&config.state_dir)));
     let root = cgroup::root()?;
     let expected = expected(config, &selectors, &state.cgroups());
     for path in config.attach.iter().chain(&expected) {
@@ -113,7 +122,7 @@ pub fn run(config: &Config) -> Result<usize> {
     let metrics = Arc::new(Metrics::new()?);
     let (log, writer) = Log::nowhere(Arc::clone(&metrics))?;
     let policy = policy.map(|(policy, _)| policy).unwrap_or_default();
-    let hold = Hold::take(config, policy, selectors, &state, &log, &metrics)?;
+    let hold = Hold::take(config, policy, selectors, directory, &state, &log, &metrics)?;
     drop(writer);
     let held: HashSet<String> = hold.agents.held().into_iter().map(|(path, _)| path).collect();
     let rules = hold.gate.rules();
@@ -138,7 +147,7 @@ pub fn run(config: &Config) -> Result<usize> {
 /// It is no agent's, or whoever starts in it may run free.
 pub fn own(config: &Config) -> Result<String> {
     let own = cgroup::of_pid(std::process::id())?;
-    let found = Selectors::compile(&config.agents)?.agent_of(&own.to_string_lossy());
+    let found = Selectors::compile(config)?.agent_of(&own.to_string_lossy(), &ByUid::new());
     let found = found.with_context(|| format!("cgroup {}: no agent's, as `agents:` says", own.display()))?;
     let id = cgroup::id(&cgroup::root()?.join(found.path.trim_start_matches('/')))?;
     let is_held =
@@ -158,10 +167,11 @@ pub fn own(config: &Config) -> Result<String> {
 /// that are an agent's still.
 fn expected(config: &Config, selectors: &Selectors, remembered: &[String]) -> BTreeSet<String> {
     let named = config.agents.iter().filter_map(|agent| agent.cgroup.as_deref());
-    let named = named.filter(|path| !is_glob(path)).filter_map(|path| selectors.agent_of(path));
+    let named =
+        named.filter(|path| !is_glob(path)).filter_map(|path| selectors.agent_of(path, &ByUid::new()));
     let remembered = remembered.iter().filter_map(|path| {
         // One that lies in an agent's now is held with it.
-        selectors.agent_of(path).filter(|found| found.path == *path)
+        selectors.agent_of(path, &ByUid::new()).filter(|found| found.path == *path)
     });
     named.chain(remembered).map(|found| found.path).collect()
 }
@@ -193,7 +203,7 @@ fn keep_found(kernel: &Kernel, gate: &Gate, names: &BTreeMap<u32, String>) -> Re
         let selector = Selector::of_agent(name).map_err(anyhow::Error::msg)?;
         let is_frozen = level(state) == Some(Level::Isolate) && frozen.contains(&number);
         let level = if is_frozen { Some(Level::Freeze) } else { level(state) };
-        keep(selector, level, known(gate, |stop| stop.selector.matches_agent(name)));
+        keep(selector, level, known(gate, |stop| stop.selector.matches_name(name)));
     }
     Ok(())
 }
@@ -245,7 +255,7 @@ mod tests {
         let yaml = "{version: 1, agents: [{name: a, cgroup: '/named/a/'}, {name: '{unit}', systemd: 'claude-*.service'}, \
                     {name: b, cgroup: '/agents.slice/b*'}]}";
         let config: Config = serde_saphyr::from_str(yaml).unwrap();
-        let selectors = Selectors::compile(&config.agents).unwrap();
+        let selectors = Selectors::compile(&config).unwrap();
         let remembered = [
             "/system.slice/claude-x.service",
             "/agents.slice/b1",

@@ -1,15 +1,20 @@
 //! Who is behind a connection: the agent, as the kernel tagged it, and the process that called `connect`.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use agent_abi::Origin;
+use arc_swap::ArcSwap;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use crate::decide::subject::Sender;
+use crate::decide::stop::Whom;
+use crate::decide::subject::{InPod, Sender};
+use crate::kernel::cgroup;
+use crate::kubernetes::{self, Pod};
 use crate::recent::Deeds;
 use crate::record::metrics::AgentMetrics;
 use crate::session::Process;
@@ -21,8 +26,10 @@ pub struct Agent {
     /// Key of the kernel's maps; stable across restarts.
     pub number: u32,
     pub name: Arc<str>,
-    /// As the configuration gives them.
-    pub labels: Arc<BTreeMap<String, String>>,
+    /// As the configuration gives them, or those that its pod has now.
+    pub labels: ArcSwap<BTreeMap<String, String>>,
+    /// The pods that it is.
+    pub pods: ArcSwap<Vec<OwnPod>>,
     pub metrics: AgentMetrics,
     /// Bounds how many of its processes' environments are read at a time.
     pub reading: Arc<Semaphore>,
@@ -34,18 +41,32 @@ pub struct Agent {
 }
 
 impl Agent {
+    /// Whether something holds for it, as its labels are now.
+    pub fn is<T>(&self, test: impl FnOnce(Whom<'_>) -> T) -> T {
+        test(Whom { name: &self.name, labels: &self.labels.load() })
+    }
+
     /// One without labels.
     pub fn new(number: u32, name: &str, metrics: AgentMetrics) -> Agent {
         Agent {
             number,
             name: name.into(),
-            labels: Arc::default(),
+            labels: ArcSwap::default(),
+            pods: ArcSwap::default(),
             metrics,
             reading: Arc::new(Semaphore::new(READING)),
             cancels: Arc::new(Semaphore::new(CANCELS)),
             deeds: Deeds::new(Instant::now()),
         }
     }
+}
+
+/// A pod of an agent.
+#[derive(Clone, Debug)]
+pub struct OwnPod {
+    /// Its cgroup, below the root.
+    pub cgroup: String,
+    pub pod: Arc<Pod>,
 }
 
 /// Environments of one agent that are read at a time.
@@ -62,6 +83,10 @@ pub struct Identity {
     pub uid: u32,
     /// Its executable at the time of the accept; `None` when it was gone by then.
     pub exe: Option<Arc<str>>,
+    /// Of the agent, when the connection began.
+    pub labels: Arc<BTreeMap<String, String>>,
+    /// The pod and container it is in.
+    pub pod: Option<InPod>,
     /// Tells it from a later process of the same number.
     pub process: Option<Process<'static>>,
     /// What its process says of the workflow it is part of.
@@ -74,11 +99,15 @@ impl Identity {
         let workflow = workflow_of(&agent, origin.tgid, workflow).await;
         let exe = std::fs::read_link(format!("/proc/{}/exe", origin.tgid)).ok();
         let exe = exe.map(|path| path.to_string_lossy().into());
+        let (pod, labels) = in_pod(&agent.pods.load(), origin.tgid).unzip();
+        let labels = labels.unwrap_or_else(|| agent.labels.load_full());
         Identity {
             agent,
             pid: origin.tgid,
             uid: origin.uid,
             exe,
+            labels,
+            pod,
             process: Process::read(origin.tgid),
             workflow,
         }
@@ -93,9 +122,39 @@ impl<'a> From<&'a Identity> for Sender<'a> {
             pid,
             uid,
             exe: identity.exe.as_deref(),
-            labels: Some(&identity.agent.labels),
+            labels: Some(&identity.labels),
+            pod: identity.pod.as_ref(),
         }
     }
+}
+
+/// The pod that a process is in, and its labels. An agent of one pod can be in no other; of several its cgroup tells, while
+/// there is a process.
+fn in_pod(pods: &[OwnPod], pid: u32) -> Option<(InPod, Arc<BTreeMap<String, String>>)> {
+    if pods.is_empty() {
+        return None;
+    }
+    let cgroup = cgroup::of_pid(pid).unwrap_or_default();
+    let below = |own: &OwnPod| cgroup.strip_prefix(&own.cgroup).ok().and_then(Path::to_str);
+    let (own, below) = match pods {
+        [one] => (one, below(one)),
+        several => several.iter().find_map(|own| Some((own, Some(below(own)?))))?,
+    };
+    let pod = &own.pod;
+    let id = below.and_then(kubernetes::container_in).unwrap_or_default();
+    let container = pod.containers.get(id).cloned().unwrap_or_default();
+    let found = InPod {
+        namespace: pod.namespace.clone(),
+        name: pod.name.clone(),
+        uid: pod.uid.clone(),
+        node: pod.node.clone(),
+        service_account: pod.service_account.clone(),
+        container_id: id.to_owned(),
+        container: container.name,
+        image: container.image,
+        annotations: pod.annotations.clone(),
+    };
+    Some((found, Arc::new(pod.labels.clone())))
 }
 
 /// Time for a process to let its environment be read.

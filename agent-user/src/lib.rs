@@ -37,6 +37,7 @@ pub mod identity;
 pub mod judge;
 #[expect(unsafe_code, reason = "raw bpf(2), netlink and setns calls; nowhere else")]
 pub mod kernel;
+pub mod kubernetes;
 pub mod ledger;
 pub mod limits;
 pub mod orders;

@@ -3,7 +3,7 @@
 //! The outermost match wins and nothing below it is looked at, so that an agent cannot become another one by
 //! making a cgroup with a fitting name inside its own.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,12 +11,16 @@ use agent_abi::MAX_CGROUP_LEVEL;
 use anyhow::{Context, Result};
 use globset::{GlobBuilder, GlobMatcher};
 
-use crate::config::AgentSelector;
+use crate::config::Config;
+use crate::kernel::cgroup;
+use crate::kubernetes::{ByUid, Kubelet, Place, Pod, Pods, Uid};
 
 /// The compiled selectors.
 #[derive(Debug)]
 pub struct Selectors {
     selectors: Vec<Selector>,
+    /// Where pods are, if any selector is about those.
+    kubelet: Option<Kubelet>,
 }
 
 #[derive(Debug)]
@@ -31,6 +35,7 @@ enum Rule {
     /// One matcher per path component.
     Path(Vec<GlobMatcher>),
     Unit(GlobMatcher),
+    Pods(Pods),
 }
 
 /// A cgroup that is an agent's.
@@ -39,64 +44,103 @@ pub struct Found {
     /// Below the cgroup v2 root, with a leading slash.
     pub path: String,
     pub name: String,
-    /// Those of the entry that has found it.
+    /// Those of the entry that has found it, or of the pod.
     pub labels: Arc<BTreeMap<String, String>>,
+    /// The pod whose cgroup it is.
+    pub pod: Option<Arc<Pod>>,
 }
 
 /// What a walk over the tree saw.
 #[derive(Debug, Default)]
 pub struct Walk {
     pub found: Vec<Found>,
-    /// Directories in which a new match could appear.
+    /// Directories in which a new match could appear, and files that tell when a pod begins to run.
     pub watched: Vec<PathBuf>,
+    /// The uppermost cgroups of the kubelet that have all its pods in them.
+    pub pods: Vec<String>,
+    /// Cgroups of pods that are no agents.
+    pub spared: Vec<String>,
+    /// Every pod that has a cgroup.
+    pub uids: HashSet<Uid>,
 }
 
 /// What the selectors say of one cgroup that lies in no agent's.
 enum Look {
     Agent(Found),
+    /// A pod that is no agent as a whole.
+    Spared,
     /// Agents may lie below it.
     Above,
     Outside,
 }
 
 impl Selectors {
-    pub fn compile(selectors: &[AgentSelector]) -> Result<Selectors> {
-        let compiled = selectors.iter().map(|selector| {
-            let rule = match (&selector.cgroup, &selector.systemd) {
+    pub fn compile(config: &Config) -> Result<Selectors> {
+        let compiled = config.agents.iter().map(|selector| {
+            let rule = match (&selector.cgroup, &selector.kubernetes) {
                 (Some(path), _) => {
                     let parts = path.split('/').filter(|part| !part.is_empty());
                     Rule::Path(parts.map(glob).collect::<Result<_>>()?)
                 }
-                (None, unit) => Rule::Unit(glob(unit.as_deref().unwrap_or_default())?),
+                (None, Some(pods)) => Rule::Pods(Pods::compile(pods)?),
+                (None, None) => Rule::Unit(glob(selector.systemd.as_deref().unwrap_or_default())?),
             };
             Ok(Selector { name: selector.name.clone(), rule, labels: Arc::new(selector.labels.clone()) })
         });
-        Ok(Selectors { selectors: compiled.collect::<Result<_>>()? })
+        let kubelet = config.has_pods().then(|| Kubelet::new(&config.kubernetes.cgroup_root));
+        Ok(Selectors { selectors: compiled.collect::<Result<_>>()?, kubelet })
     }
 
     /// Walks the tree as far as a match is possible. Cgroups that vanish meanwhile are skipped.
-    pub fn walk(&self, root: &Path) -> Walk {
+    pub fn walk(&self, root: &Path, pods: &ByUid) -> Walk {
         let mut walk = Walk::default();
-        self.visit(root, &mut Vec::new(), &mut walk);
+        self.visit(root, &mut Vec::new(), pods, &mut walk);
         walk
     }
 
     /// The agent whose cgroup this path is or lies in, as a walk would find it, whether it exists or not.
-    pub fn agent_of(&self, path: &str) -> Option<Found> {
+    pub fn agent_of(&self, path: &str, pods: &ByUid) -> Option<Found> {
         let parts: Vec<String> = path.split('/').filter(|part| !part.is_empty()).map(str::to_owned).collect();
         for length in 0..=parts.len() {
-            match self.look(&parts[..length]) {
+            match self.look(&parts[..length], pods) {
                 Look::Agent(found) => return Some(found),
                 Look::Above => {}
-                Look::Outside => return None,
+                Look::Spared if self.may_match_below(&parts[..length]) => {}
+                Look::Spared | Look::Outside => return None,
             }
         }
         None
     }
 
-    fn visit(&self, dir: &Path, parts: &mut Vec<String>, walk: &mut Walk) {
-        match self.look(parts) {
-            Look::Agent(found) => return walk.found.push(found),
+    /// The pod in whose cgroup this path is, and that cgroup.
+    pub fn pod_of(&self, path: &str) -> Option<(Uid, String)> {
+        let parts: Vec<String> = path.split('/').filter(|part| !part.is_empty()).map(str::to_owned).collect();
+        (1..=parts.len()).find_map(|length| match self.place(&parts[..length]) {
+            Some(Place::Pod(uid)) => Some((uid, self::path(&parts[..length]))),
+            _ => None,
+        })
+    }
+
+    fn visit(&self, dir: &Path, parts: &mut Vec<String>, pods: &ByUid, walk: &mut Walk) {
+        match self.place(parts) {
+            Some(Place::Pod(uid)) => _ = walk.uids.insert(uid),
+            Some(Place::Pods) if self.place(&parts[..parts.len() - 1]) != Some(Place::Pods) => {
+                walk.pods.push(path(parts));
+            }
+            _ => {}
+        }
+        match self.look(parts, pods) {
+            Look::Agent(found) => {
+                // Its network namespace is known once its first process is there.
+                walk.watched.extend(found.pod.is_some().then(|| dir.join(cgroup::EVENTS)));
+                return walk.found.push(found);
+            }
+            Look::Spared => {
+                walk.spared.push(path(parts));
+                if !self.may_match_below(parts) {
+                    return;
+                }
+            }
             Look::Above => {}
             Look::Outside => return,
         }
@@ -105,7 +149,7 @@ impl Selectors {
         for child in children.flatten() {
             if child.file_type().is_ok_and(|kind| kind.is_dir()) {
                 parts.push(child.file_name().to_string_lossy().into_owned());
-                self.visit(&child.path(), parts, walk);
+                self.visit(&child.path(), parts, pods, walk);
                 parts.pop();
             }
         }
@@ -117,27 +161,52 @@ impl Selectors {
         named.map(|selector| Arc::clone(&selector.labels)).unwrap_or_default()
     }
 
-    fn look(&self, parts: &[String]) -> Look {
+    fn look(&self, parts: &[String], pods: &ByUid) -> Look {
         if !parts.is_empty()
-            && let Some((name, labels)) = self.matches(parts)
+            && let Some(found) = self.matches(parts)
         {
-            return Look::Agent(Found { path: format!("/{}", parts.join("/")), name, labels });
+            return Look::Agent(found);
         }
-        let is_above = parts.len() < MAX_CGROUP_LEVEL as usize && self.may_match_below(parts);
+        let place = self.place(parts);
+        if let Some(Place::Pod(uid)) = &place
+            && let Some(pod) = pods.get(uid)
+        {
+            return self.of_pod(parts, pod).map_or(Look::Spared, Look::Agent);
+        }
+        let is_above = parts.len() < MAX_CGROUP_LEVEL as usize
+            && (matches!(place, Some(Place::Above | Place::Pods)) || self.may_match_below(parts));
         if is_above { Look::Above } else { Look::Outside }
     }
 
-    fn matches(&self, parts: &[String]) -> Option<(String, Arc<BTreeMap<String, String>>)> {
+    fn place(&self, parts: &[String]) -> Option<Place> {
+        self.kubelet.as_ref()?.place(parts)
+    }
+
+    fn of_pod(&self, parts: &[String], pod: &Arc<Pod>) -> Option<Found> {
+        let selector = self.selectors.iter().find(|selector| match &selector.rule {
+            Rule::Pods(pods) => pods.matches(pod),
+            Rule::Path(_) | Rule::Unit(_) => false,
+        })?;
+        Some(Found {
+            path: path(parts),
+            name: pod.name_by(&selector.name),
+            labels: Arc::new(pod.labels.clone()),
+            pod: Some(Arc::clone(pod)),
+        })
+    }
+
+    fn matches(&self, parts: &[String]) -> Option<Found> {
         let last = parts.last()?;
         let selector = self.selectors.iter().find(|selector| match &selector.rule {
             Rule::Path(globs) => {
                 globs.len() == parts.len() && globs.iter().zip(parts).all(|(glob, part)| glob.is_match(part))
             }
             Rule::Unit(glob) => glob.is_match(last),
+            Rule::Pods(_) => false,
         })?;
         let unit = last.rsplit_once('.').map_or(last.as_str(), |(unit, _)| unit);
         let name = selector.name.replace("{unit}", unit).replace("{cgroup}", last);
-        Some((name, Arc::clone(&selector.labels)))
+        Some(Found { path: path(parts), name, labels: Arc::clone(&selector.labels), pod: None })
     }
 
     fn may_match_below(&self, parts: &[String]) -> bool {
@@ -149,8 +218,14 @@ impl Selectors {
             Rule::Unit(_) => {
                 parts.last().is_none_or(|part| part.ends_with(".slice") || part.starts_with("user@"))
             }
+            Rule::Pods(_) => false,
         })
     }
+}
+
+/// Below the cgroup v2 root.
+fn path(parts: &[String]) -> String {
+    format!("/{}", parts.join("/"))
 }
 
 fn glob(pattern: &str) -> Result<GlobMatcher> {
@@ -162,18 +237,23 @@ fn glob(pattern: &str) -> Result<GlobMatcher> {
 mod tests {
     use super::*;
 
+    fn compile(agents: &str) -> Selectors {
+        let config: Config = serde_saphyr::from_str(&format!("{{version: 1, agents: {agents}}}")).unwrap();
+        Selectors::compile(&config).unwrap()
+    }
+
     #[track_caller]
     fn check(yaml: &str, dirs: &[&str], expect: &[(&str, &str)]) {
-        let selectors: Vec<AgentSelector> = serde_saphyr::from_str(yaml).unwrap();
         let root = tempfile::tempdir().unwrap();
         for dir in dirs {
             std::fs::create_dir_all(root.path().join(dir)).unwrap();
         }
-        let selectors = Selectors::compile(&selectors).unwrap();
-        let mut found = selectors.walk(root.path()).found;
+        let selectors = compile(yaml);
+        let pods = ByUid::new();
+        let mut found = selectors.walk(root.path(), &pods).found;
         found.sort_by(|a, b| a.path.cmp(&b.path));
         for dir in dirs {
-            let known = selectors.agent_of(dir);
+            let known = selectors.agent_of(dir, &pods);
             let walked = |found: &Found| format!("/{dir}/").starts_with(&format!("{}/", found.path));
             assert_eq!(known.as_ref(), found.iter().find(|found| walked(found)), "{dir}");
         }
@@ -219,14 +299,13 @@ mod tests {
         let yaml = "[{name: '{unit}', systemd: 'a-*.service', labels: {of: a}}, \
                      {name: '{unit}', systemd: 'b-*.service', labels: {of: b}}, \
                      {name: c, cgroup: '/c', labels: {of: c}}, {name: d, cgroup: '/d'}]";
-        let selectors: Vec<AgentSelector> = serde_saphyr::from_str(yaml).unwrap();
-        let selectors = Selectors::compile(&selectors).unwrap();
+        let selectors = compile(yaml);
         let root = tempfile::tempdir().unwrap();
         for dir in ["s.slice/a-1.service", "s.slice/b-1.service", "c", "d"] {
             std::fs::create_dir_all(root.path().join(dir)).unwrap();
         }
         let of = |labels: &BTreeMap<String, String>| labels.get("of").cloned().unwrap_or_default();
-        let mut found: Vec<_> = selectors.walk(root.path()).found;
+        let mut found: Vec<_> = selectors.walk(root.path(), &ByUid::new()).found;
         found.sort_by(|a, b| a.name.cmp(&b.name));
         let found: Vec<_> = found.iter().map(|found| (&*found.name, of(&found.labels))).collect();
         let expect =
@@ -234,5 +313,46 @@ mod tests {
         assert_eq!(found, expect);
         let named = ["c", "d", "a-1", "{unit}x"].map(|name| of(&selectors.labels_of(name)));
         assert_eq!(named, ["c", "", "", ""]);
+    }
+
+    #[test]
+    fn pods_are_agents_as_their_namespaces_and_labels_say() {
+        let root = tempfile::tempdir().unwrap();
+        let uid = |n: u8| format!("5a1d0c1e-0000-4000-8000-0000000000{n:02x}");
+        let dirs = [
+            format!("kubepods/besteffort/pod{}/container", uid(1)),
+            format!("kubepods/pod{}", uid(2)),
+            format!("kubepods/burstable/pod{}", uid(3)),
+            format!("kubepods/burstable/pod{}", uid(4)),
+        ];
+        for dir in &dirs {
+            std::fs::create_dir_all(root.path().join(dir)).unwrap();
+        }
+        let pod = |namespace: &str, name: &str, label: &str| {
+            let labels = [("interlock.dev/agent".to_owned(), label.to_owned())].into();
+            Arc::new(Pod { namespace: namespace.into(), name: name.into(), labels, ..Pod::default() })
+        };
+        let pods: ByUid = [
+            (1, pod("agents", "coder", "true")),
+            (2, pod("agents", "other", "false")),
+            (3, pod("system", "coder", "true")),
+        ]
+        .map(|(n, pod)| (Uid::parse(&uid(n)).unwrap(), pod))
+        .into();
+        let selectors = compile(
+            "[{name: '{namespace}/{pod}', kubernetes: {namespaces: ['agent*'], labels: {interlock.dev/agent: 'true'}}}]",
+        );
+        let mut walk = selectors.walk(root.path(), &pods);
+        let found: Vec<_> = walk.found.iter().map(|found| (&*found.path, &*found.name)).collect();
+        assert_eq!(found, [(&*format!("/kubepods/besteffort/pod{}", uid(1)), "agents/coder")]);
+        walk.spared.sort();
+        assert_eq!(walk.spared, [format!("/{}", dirs[2]), format!("/{}", dirs[1])], "and not who is unknown");
+        assert_eq!((walk.pods, walk.uids.len()), (vec!["/kubepods".to_owned()], 4));
+        let inside = format!("/{}", dirs[0]);
+        assert_eq!(
+            selectors.agent_of(&inside, &pods).map(|found| found.name).as_deref(),
+            Some("agents/coder")
+        );
+        assert_eq!(selectors.agent_of(&inside, &ByUid::new()), None);
     }
 }

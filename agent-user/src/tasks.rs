@@ -191,7 +191,7 @@ impl Known {
 impl Followed {
     fn is_met_by(&self, selector: &Selector) -> bool {
         let Task { call, scene, conn, .. } = &*self.task;
-        !self.is_over && selector.matches(&call.facts(scene, &conn.identity.agent.name))
+        !self.is_over && conn.identity.agent.is(|agent| selector.matches(&call.facts(scene, agent)))
     }
 }
 
@@ -320,6 +320,8 @@ mod tests {
             uid: 0,
             exe: None,
             process: None,
+            labels: Arc::default(),
+            pod: None,
             workflow: OfProcess::default(),
         };
         let to = to.parse().unwrap();

@@ -40,20 +40,32 @@ impl Daemon {
 
     /// Starts a daemon with more lines of configuration.
     pub fn start_with(world: &World, rules: &str, more: &str) -> Self {
-        Self::start_at(world, rules, more, false, "digest")
+        Self::start_at(world, rules, "", more, false, "digest")
     }
 
     /// The same in the servers' network namespace, where agents can reach it over the wire.
     pub fn start_with_servers(world: &World, rules: &str, more: &str) -> Self {
-        Self::start_at(world, rules, more, true, "digest")
+        Self::start_at(world, rules, "", more, true, "digest")
     }
 
     /// Starts a daemon whose records have arguments in full.
     pub fn start_with_arguments(world: &World, rules: &str) -> Self {
-        Self::start_at(world, rules, "", false, "full")
+        Self::start_at(world, rules, "", "", false, "full")
     }
 
-    fn start_at(world: &World, rules: &str, more: &str, with_servers: bool, arguments: &str) -> Self {
+    /// Starts a daemon with one more entry in its list of agents, and more lines of configuration.
+    pub fn start_with_agents(world: &World, rules: &str, entry: &str, more: &str) -> Self {
+        Self::start_at(world, rules, &format!("  - {entry}\n"), more, false, "digest")
+    }
+
+    fn start_at(
+        world: &World,
+        rules: &str,
+        entries: &str,
+        more: &str,
+        with_servers: bool,
+        arguments: &str,
+    ) -> Self {
         mount_bpffs();
         let (config, rules_file) = (world.path("config.yaml"), world.path("rules.yaml"));
         let (run, records) = (world.path("run"), world.path("records.jsonl"));
@@ -62,7 +74,7 @@ impl Daemon {
             .map(|name| format!("  - {{name: {name}, cgroup: \"{cgroup}/agents/{name}*\"}}\n"))
             .concat();
         let text = format!(
-            "version: 1\nattach: [{cgroup}]\nagents:\n{agents}rules: {rules}\nstate_dir: {state}\nruntime_dir: {run}\n\
+            "version: 1\nattach: [{cgroup}]\nagents:\n{agents}{entries}rules: {rules}\nstate_dir: {state}\nruntime_dir: {run}\n\
              pin_dir: {pins}\nrecords: {{path: {records}, arguments: {arguments}}}\nmetrics_addr: 127.0.0.1:0\n\
              evidence_window: 3s\nexec_cgroup: {cgroup}/exec\n{more}",
             rules = rules_file.display(),

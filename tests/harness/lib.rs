@@ -4,6 +4,7 @@
 //! Everything here panics instead of returning an error: a broken harness is a broken test, with a backtrace.
 
 pub mod agent;
+pub mod api_server;
 pub mod app;
 pub mod certs;
 pub mod cgroup;

@@ -87,6 +87,24 @@ impl World {
         path
     }
 
+    /// Makes a cgroup below the world's own.
+    pub fn make_cgroup(&self, below: &str) -> PathBuf {
+        let path = self.cgroup.join(below);
+        fs::create_dir_all(&path).expect("make a cgroup");
+        path
+    }
+
+    /// Removes a cgroup below the world's own, and those in it, once its processes have ended.
+    pub fn remove_cgroup(&self, below: &str) {
+        let path = self.cgroup.join(below);
+        within(Duration::from_secs(5), || remove_cgroups(&path).then_some(())).expect("remove a cgroup");
+    }
+
+    /// Starts a program in a cgroup of this world and the agents' network namespace.
+    pub fn start_in(&self, cgroup: &Path, name: &str, command: &[String]) -> Process {
+        Process::start(name, &Place { cgroup, netns: Some(&self.agents) }, command, self.dir.path())
+    }
+
     /// A file or folder of this world's state.
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)

@@ -13,6 +13,7 @@ mod hostile;
 mod hostile_stops;
 mod levels;
 mod pairs;
+mod pods;
 mod recorded;
 mod remote;
 mod restart;

@@ -22,6 +22,19 @@ pub const MODE_HELD: u32 = 2;
 /// it stops all of them, and those that are enrolled later, with no daemon alive.
 pub const EVERYBODY: u32 = 0;
 
+/// In place of an agent's number in the `AGENTS` map: whatever is in this cgroup is no agent's, though a cgroup above it be
+/// one's.
+pub const NOBODY: u32 = 0;
+/// Likewise: it is not known yet whose this cgroup is. Without an entry in `STATES` its processes are held as if isolated.
+/// Sockets do not keep it: they are asked anew, until somebody is known.
+pub const UNCLASSIFIED: u32 = u32::MAX;
+
+/// Whether a number of the `AGENTS` map is an agent's.
+#[inline(always)]
+pub const fn is_agent(number: u32) -> bool {
+    number != NOBODY && number != UNCLASSIFIED
+}
+
 /// Value of the `STATES` map, keyed by agent number. An agent without an entry is held as if isolated: a map
 /// that was not written yet must not let anything through. [`EVERYBODY`] without an entry adds nothing.
 #[repr(C)]

@@ -11,7 +11,10 @@ mod decide;
 mod event;
 mod origin;
 
-pub use agent::{AgentState, EVERYBODY, Listener, MODE_HELD, MODE_ISOLATED, MODE_RUN, Settings, Tag};
+pub use agent::{
+    AgentState, EVERYBODY, Listener, MODE_HELD, MODE_ISOLATED, MODE_RUN, NOBODY, Settings, Tag, UNCLASSIFIED,
+    is_agent,
+};
 pub use decide::{
     Attempt, Packet, Reason, Verdict, decide_connect, decide_datagram, decide_packet, decide_socket,
     is_guarded_port, is_own_port,
@@ -19,10 +22,10 @@ pub use decide::{
 pub use event::{Counter, Event};
 pub use origin::{FAMILY_V4, FAMILY_V6, FlowKey, Origin, is_loopback, is_unspecified, map_v4, unmap_v4};
 
-/// Version of every layout in this crate, and of what its keys mean. Part of the pin path (`<pin_dir>/v3`).
+/// Version of every layout in this crate, and of what its keys mean. Part of the pin path (`<pin_dir>/v4`).
 /// 2: [`EVERYBODY`], which programs of version 1 would not look at. 3: connections are handed over by their SYN, and
-/// [`Settings::skipped_levels`].
-pub const ABI_VERSION: u32 = 3;
+/// [`Settings::skipped_levels`]. 4: [`NOBODY`] and [`UNCLASSIFIED`].
+pub const ABI_VERSION: u32 = 4;
 
 /// Cgroup levels below the root that the kernel side looks at to find the agent of a process. An agent's
 /// cgroup must not lie deeper; what an agent nests below its own cgroup may.

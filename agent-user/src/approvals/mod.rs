@@ -352,6 +352,8 @@ mod tests {
             uid: 0,
             exe: None,
             process: None,
+            labels: Arc::default(),
+            pod: None,
             workflow: OfProcess::default(),
         };
         let to = "10.0.0.7:80".parse().unwrap();

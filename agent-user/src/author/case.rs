@@ -14,7 +14,7 @@ use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
 use crate::decide::policy::{Phase, STANDING};
-use crate::decide::subject::{Annotations, Party, Sender, Subject};
+use crate::decide::subject::{Annotations, InPod, Party, Sender, Subject};
 use crate::fingerprint::Standings;
 use crate::judge::server_names;
 
@@ -35,6 +35,8 @@ pub struct Case {
     exe: Option<String>,
     #[serde(default)]
     labels: BTreeMap<String, String>,
+    #[serde(default)]
+    pod: Option<InPod>,
     /// As the agent names it.
     #[serde(default)]
     server: String,
@@ -113,6 +115,7 @@ impl Case {
                 uid: self.uid,
                 exe: self.exe.as_deref(),
                 labels: Some(&self.labels),
+                pod: self.pod.as_ref(),
             },
             server: &self.server,
             servers: &self.servers,

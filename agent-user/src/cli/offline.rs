@@ -119,6 +119,9 @@ fn carry_out(stop: &Stop, kernel: Result<Offline>, places: &Places) -> Report {
 /// The agents that an order is for, by name, as far as any is known.
 fn targets(kernel: &Offline, stop: &Stop, state_dir: &Path) -> Result<Vec<(Arc<str>, Target)>> {
     let everybody = stop.selector.is_any_agent();
+    if !stop.selector.terms().label.is_empty() {
+        bail!("{}: labels are known to the daemon alone; select by agent=…, or --all", stop.selector);
+    }
     let names = match State::saved_agents(state_dir) {
         Ok(names) => names,
         Err(_) if everybody => BTreeMap::new(),

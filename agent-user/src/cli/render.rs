@@ -327,8 +327,18 @@ pub(super) fn status_text(status: &Value) -> String {
             format!("\nCOUNTS UNREADABLE, limits of an hour or more let nothing through: {}", text(fault))
         }
     };
+    let pods = match (&status["kubernetes"], &status["kubernetes"]["fault"]) {
+        (Value::Null, _) => String::new(),
+        (cluster, Value::Null) if cluster["complete"] == true => {
+            format!("\npods of this node: {}", cluster["pods"])
+        }
+        (cluster, Value::Null) => format!("\npods of this node: {}, NOT ALL ARE KNOWN YET", cluster["pods"]),
+        (cluster, fault) => {
+            format!("\npods of this node: {}, API SERVER NOT HEARD FROM: {}", cluster["pods"], text(fault))
+        }
+    };
     format!(
-        "interlock {} (pid {}), up {} s{state}{limits}\nkernel: {} programs attached, {} connects redirected, {} refused{detached}\nrules: {} (generation {}, {} rules){reload}\nagents: {} cgroups held, {} connections\nstops in force: {}, waiting for an approval: {}\nrecords: {} ({} dropped)",
+        "interlock {} (pid {}), up {} s{state}{limits}\nkernel: {} programs attached, {} connects redirected, {} refused{detached}\nrules: {} (generation {}, {} rules){reload}\nagents: {} cgroups held, {} connections{pods}\nstops in force: {}, waiting for an approval: {}\nrecords: {} ({} dropped)",
         text(&status["version"]),
         status["pid"],
         status["uptime_s"],

@@ -108,9 +108,10 @@ impl Connection {
             return None;
         }
         let rules = self.parts.gate.rules();
-        let agent = &*self.conn.identity.agent.name;
-        let meets =
-            |stop: &&Arc<Stop>| calls.iter().any(|call| stop.selector.matches(&call.facts(scene, agent)));
-        furthest(rules.stops.iter().filter(meets)).cloned()
+        self.conn.identity.agent.is(|agent| {
+            let meets =
+                |stop: &&Arc<Stop>| calls.iter().any(|call| stop.selector.matches(&call.facts(scene, agent)));
+            furthest(rules.stops.iter().filter(meets)).cloned()
+        })
     }
 }

@@ -40,6 +40,7 @@ use crate::accept::Listeners;
 use crate::decide::stop::{Level, Operator, Selector, Terms};
 use crate::kernel::netns::Netns;
 use crate::kernel::{cgroup, process};
+use crate::kubernetes::Directory;
 use crate::orders::{Order, Orders};
 use crate::parts::Parts;
 use crate::record::entry::{Entry, Intrusion};
@@ -67,6 +68,8 @@ pub struct Control {
     /// Where remote operators are served, as bound.
     pub remote_addr: Option<SocketAddr>,
     pub started: Instant,
+    /// The pods of this node, if any may be an agent.
+    pub directory: Option<Arc<Directory>>,
 }
 
 /// An order to stop.
@@ -332,11 +335,13 @@ async fn agents(Shared(control): Shared<App>) -> Json<Value> {
         let processes = cgroup::procs(&dir).map_or(0, |procs| procs.len());
         let conns = parts.ledger.open_conns(|conn| conn.identity.agent.number == held.agent.number);
         let inspected = conns.iter().filter(|conn| conn.is_mcp()).count();
-        let stop = parts.gate.rules().stop_of_agent(&held.agent.name).map(|stop| stop.id.to_string());
+        let rules = parts.gate.rules();
+        let stop = held.agent.is(|whom| rules.stop_of_agent(whom)).map(|stop| stop.id.to_string());
         let agent = agents.entry(held.agent.name.to_string()).or_insert_with(|| {
             json!({
                 "agent": &*held.agent.name,
                 "number": held.agent.number,
+                "labels": **held.agent.labels.load(),
                 "cgroups": [],
                 "connections": {"open": conns.len(), "inspected": inspected},
                 "stop": stop,
@@ -382,6 +387,11 @@ async fn status(Shared(control): Shared<App>) -> Json<Value> {
             })),
         },
         "agents": parts.agents.held().len(),
+        "kubernetes": control.directory.as_ref().map(|directory| json!({
+            "pods": directory.pods().len(),
+            "complete": directory.is_complete(),
+            "fault": directory.fault(),
+        })),
         "namespaces": control.listeners.cookies(),
         "connections": parts.ledger.len(),
         "stops": rules.stops.len(),

@@ -24,7 +24,7 @@ use limit::Exceeded;
 use policy::{Approval, Defaults, Known, Limited, Mode, Policy, Redact};
 use redact::Found;
 use scope::Scope;
-use stop::{Facts, Level, Stop};
+use stop::{Facts, Level, Stop, Whom};
 use subject::Subject;
 use tripwire::Tripwire;
 use unapproved::Unapproved;
@@ -55,14 +55,15 @@ pub struct Reach {
 
 impl Rules {
     /// What can concern this agent at a server of these names.
-    pub fn reach(&self, agent: &str, servers: &[String]) -> Reach {
+    pub fn reach<'a>(&self, agent: impl Into<Whom<'a>>, servers: &[String]) -> Reach {
+        let agent = agent.into();
         let concerned = self.stops.iter().filter(|stop| stop.selector.matches_server(agent, servers));
-        let scope = self.policy.scope(agent, servers);
+        let scope = self.policy.scope(agent.name, servers);
         Reach {
             answers: self.policy.judges_answers(&scope),
             scope,
             known: Known::default(),
-            defaults: self.policy.defaults_of(agent),
+            defaults: self.policy.defaults_of(agent.name),
             stops: concerned.cloned().collect(),
         }
     }
@@ -73,14 +74,16 @@ impl Rules {
     }
 
     /// The stop in force for everything this agent does.
-    pub fn stop_of_agent(&self, agent: &str) -> Option<&Arc<Stop>> {
+    pub fn stop_of_agent<'a>(&self, agent: impl Into<Whom<'a>>) -> Option<&Arc<Stop>> {
+        let agent = agent.into();
         let whole = |stop: &&Arc<Stop>| stop.selector.is_whole_agents() && stop.selector.matches_agent(agent);
         furthest(self.stops.iter().filter(whole))
     }
 
     /// How far the kernel holds an agent for the stops in force; a stop of a part of what it does counts as
     /// [`Level::Refuse`], so that the daemon's death does not lift it.
-    pub fn hold_of_agent(&self, agent: &str) -> Option<Level> {
+    pub fn hold_of_agent<'a>(&self, agent: impl Into<Whom<'a>>) -> Option<Level> {
+        let agent = agent.into();
         let concerned = self.stops.iter().filter(|stop| stop.selector.matches_agent(agent));
         concerned.map(|stop| stop.level).max()
     }

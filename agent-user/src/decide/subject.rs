@@ -80,8 +80,28 @@ pub struct Sender<'a> {
     pub pid: u32,
     pub uid: u32,
     pub exe: Option<&'a str>,
-    /// As the configuration gives them.
+    /// As the configuration gives them, or those of its pod.
     pub labels: Option<&'a BTreeMap<String, String>>,
+    /// Where it is in a cluster.
+    pub pod: Option<&'a InPod>,
+}
+
+/// Where in a cluster a process is, as the API server last said. Records carry it as it is here.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct InPod {
+    pub namespace: String,
+    pub name: String,
+    pub uid: String,
+    pub node: String,
+    pub service_account: String,
+    /// Empty where the process was gone.
+    pub container_id: String,
+    /// Empty there, and until the kubelet has told the API server of the container; so is its image.
+    pub container: String,
+    pub image: String,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
 }
 
 /// Whom a bearer token speaks for.

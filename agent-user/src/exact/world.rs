@@ -82,6 +82,8 @@ impl World {
             pid: 0,
             uid: 0,
             exe: None,
+            labels: std::sync::Arc::default(),
+            pod: None,
             process: None,
             workflow: OfProcess::default(),
         };

@@ -98,8 +98,16 @@ mod tests {
         let metrics = Arc::new(Metrics::new().unwrap());
         let agent = Arc::new(Agent::new(1, "coder", metrics.agent("coder")));
         let (log, writer) = Log::open(&path, metrics).unwrap();
-        let identity =
-            Identity { agent, pid: 0, uid: 0, exe: None, process: None, workflow: OfProcess::default() };
+        let identity = Identity {
+            agent,
+            pid: 0,
+            uid: 0,
+            exe: None,
+            labels: Arc::default(),
+            pod: None,
+            process: None,
+            workflow: OfProcess::default(),
+        };
         let listed = Arc::new(Ledger::default()).open(identity, to, Scene::of_connection(to, None));
         let error = json!({"code": -1, "message": "sampling is refused"});
         let reply = Reply {

@@ -186,13 +186,15 @@ impl<'a> Prepared<'a> {
     pub(super) fn judge(&mut self, by: &JudgedBy<'_>) {
         self.standings = self.standings(by);
         let subject = self.subject(by);
-        let facts = Facts {
-            workflow: self.workflow.as_deref(),
-            tool: self.of_tool.as_deref().or(subject.name),
-            is_tool_unknown: self.of_unknown,
-            ..by.scene.facts(&by.conn.identity.agent.name)
-        };
-        let verdict = decide(by.rules, by.reach, &facts, &subject);
+        let verdict = by.conn.identity.agent.is(|agent| {
+            let facts = Facts {
+                workflow: self.workflow.as_deref(),
+                tool: self.of_tool.as_deref().or(subject.name),
+                is_tool_unknown: self.of_unknown,
+                ..by.scene.facts(agent)
+            };
+            decide(by.rules, by.reach, &facts, &subject)
+        });
         self.verdict = verdict;
         let denies = |bias| bias == Bias::Deny;
         if let Some(stated) =

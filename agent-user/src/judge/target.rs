@@ -39,14 +39,14 @@ impl Target {
         if self.generation == 0 || self.host != host {
             self.name(conn, host);
         }
-        self.reach = rules.reach(&conn.identity.agent.name, &self.servers);
+        self.reach = conn.identity.agent.is(|agent| rules.reach(agent, &self.servers));
         self.generation = rules.generation;
     }
 
     /// Goes by these rules from now on, at the server that was asked last.
     pub fn follow(&mut self, rules: &Rules, conn: &Conn) {
         if self.generation != rules.generation {
-            self.reach = rules.reach(&conn.identity.agent.name, &self.servers);
+            self.reach = conn.identity.agent.is(|agent| rules.reach(agent, &self.servers));
             self.generation = rules.generation;
         }
     }

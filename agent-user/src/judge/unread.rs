@@ -39,8 +39,8 @@ pub async fn judge_unread(
 /// Judges a connection that is not HTTP. Its scene is on the ledger already.
 pub async fn judge_opaque(parts: &Parts, conn: &Conn, label: &str) -> Option<Refusal> {
     let rules = parts.gate.rules().clone();
-    let (agent, scene) = (&conn.identity.agent.name, conn.scene());
-    let reach = rules.reach(agent, &scene.servers);
+    let scene = conn.scene();
+    let reach = conn.identity.agent.is(|agent| rules.reach(agent, &scene.servers));
     let guard = (reach.defaults.opaque == Bias::Deny).then_some(Guard::Opaque);
     let unread = Unread { parts, conn, rules: &rules, scope: &reach.scope, scene: &scene };
     Some(unread.judge(guard, label).await?.0)
@@ -74,7 +74,8 @@ struct Unread<'a> {
 
 impl Unread<'_> {
     fn stop(&self) -> Option<Refusal> {
-        let stop = || self.rules.stop_for(&self.scene.facts(&self.conn.identity.agent.name)).cloned();
+        let stop =
+            || self.conn.identity.agent.is(|agent| self.rules.stop_for(&self.scene.facts(agent)).cloned());
         self.conn.cut_by().or_else(stop).map(Refusal::Stop)
     }
 

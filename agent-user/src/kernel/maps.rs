@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use agent_abi::{
-    ABI_VERSION, AgentState, Counter, EVERYBODY, FlowKey, Listener, MODE_RUN, Origin, Settings, Tag,
+    ABI_VERSION, AgentState, Counter, EVERYBODY, FlowKey, Listener, MODE_RUN, Origin, Settings, Tag, is_agent,
 };
 use anyhow::{Context as _, bail, ensure};
 
@@ -111,7 +111,19 @@ impl Maps {
 
     /// Every held cgroup and its agent.
     pub fn held(&self) -> anyhow::Result<BTreeMap<u64, u32>> {
-        Ok(self.agents.entries().context("read held cgroups")?.into_iter().collect())
+        let known = self.known()?;
+        Ok(known.into_iter().filter(|(_, number)| is_agent(*number)).collect())
+    }
+
+    /// The cgroups that the kernel side knows and that are no agent's: of these, [`NOBODY`] and [`UNCLASSIFIED`].
+    pub fn not_held(&self) -> anyhow::Result<BTreeMap<u64, u32>> {
+        let known = self.known()?;
+        Ok(known.into_iter().filter(|(_, number)| !is_agent(*number)).collect())
+    }
+
+    /// Every cgroup that the kernel side knows.
+    pub(super) fn known(&self) -> anyhow::Result<BTreeMap<u64, u32>> {
+        Ok(self.agents.entries().context("read known cgroups")?.into_iter().collect())
     }
 
     /// Tells the kernel side where the daemon listens in a network namespace.
@@ -163,7 +175,6 @@ impl Maps {
     }
 
     pub(super) fn set_agent(&self, cgroup_id: u64, agent: u32) -> anyhow::Result<()> {
-        ensure_own(agent)?;
         self.agents.set(&cgroup_id, &agent).with_context(|| format!("hold cgroup {cgroup_id}"))
     }
 

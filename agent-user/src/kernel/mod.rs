@@ -29,7 +29,7 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use agent_abi::{ABI_VERSION, Settings};
+use agent_abi::{ABI_VERSION, NOBODY, Settings, UNCLASSIFIED, is_agent};
 use anyhow::{Context as _, bail, ensure};
 use nix::time::{ClockId, clock_gettime};
 
@@ -156,6 +156,29 @@ impl Kernel {
     /// Holds a cgroup and all below it as this agent, whose state must have been set before. The packet filter
     /// comes first, so that the cgroup is never known but half held.
     pub fn hold(&self, cgroup_dir: &Path, cgroup_id: u64, agent: u32) -> anyhow::Result<()> {
+        ensure!(is_agent(agent), "agent {agent}: agents' numbers begin at 1");
+        self.know(cgroup_dir, cgroup_id)?;
+        for hook in AGENT_HOOKS {
+            self.put(hook, cgroup_dir)?;
+        }
+        self.maps.set_agent(cgroup_id, agent)
+    }
+
+    /// Lets whoever is in a cgroup pass, though it lies in a guarded one.
+    pub fn spare(&self, cgroup_dir: &Path, cgroup_id: u64) -> anyhow::Result<()> {
+        self.know(cgroup_dir, cgroup_id)?;
+        self.maps.set_agent(cgroup_id, NOBODY)
+    }
+
+    /// Refuses the connections of whoever is in a cgroup, until a cgroup below it is held or spared. Its packets are not
+    /// looked at: most of it is no agent's.
+    pub fn guard(&self, cgroup_dir: &Path, cgroup_id: u64) -> anyhow::Result<()> {
+        self.know(cgroup_dir, cgroup_id)?;
+        self.maps.set_agent(cgroup_id, UNCLASSIFIED)
+    }
+
+    // Before the kernel side is told of a cgroup: it must not skip its level then.
+    fn know(&self, cgroup_dir: &Path, cgroup_id: u64) -> anyhow::Result<()> {
         let found = cgroup::id(cgroup_dir)?;
         if found != cgroup_id {
             bail!("hold {}: is cgroup {found} now, not {cgroup_id}", cgroup_dir.display());
@@ -174,15 +197,11 @@ impl Kernel {
                 cgroup_dir.display()
             );
         }
-        // Before the kernel side knows the cgroup: it must not skip its level then.
-        self.change_levels(|levels| levels.add(cgroup_id, depth))?;
-        for hook in AGENT_HOOKS {
-            self.put(hook, cgroup_dir)?;
-        }
-        self.maps.set_agent(cgroup_id, agent)
+        self.change_levels(|levels| levels.add(cgroup_id, depth))
     }
 
-    /// Lets a cgroup go. Its sockets keep their tag and go on through the daemon until they close.
+    /// Forgets a cgroup that is held, spared or guarded. Sockets of an agent keep their tag and go on through the daemon
+    /// until they close.
     pub fn let_go(&self, cgroup_id: u64) -> anyhow::Result<()> {
         self.forget(cgroup_id)?;
         self.change_levels(|levels| levels.remove(cgroup_id))
@@ -238,11 +257,11 @@ impl Kernel {
                 self.links.remove(&place)?;
             }
         }
-        for cgroup_id in held.into_keys() {
+        for cgroup_id in self.maps.known()?.into_keys() {
             match cgroup::path_of(cgroup_id) {
                 Ok(dir) => {
-                    for hook in AGENT_HOOKS {
-                        self.put(hook, &dir)?;
+                    for hook in AGENT_HOOKS.iter().filter(|_| held.contains_key(&cgroup_id)) {
+                        self.put(*hook, &dir)?;
                     }
                     found.add(cgroup_id, cgroup::depth(&dir)?);
                 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::decide::stop::Facts;
+use crate::decide::stop::{Facts, Whom};
 use crate::fingerprint::{Digest, Surface};
 use crate::rounds::Round;
 use crate::session::Session;
@@ -76,7 +76,7 @@ impl Call {
     }
 
     /// What is known of a call in the exchange of this scene.
-    pub fn facts<'a>(&'a self, scene: &'a Scene, agent: &'a str) -> Facts<'a> {
+    pub fn facts<'a>(&'a self, scene: &'a Scene, agent: impl Into<Whom<'a>>) -> Facts<'a> {
         let facts = scene.facts(agent);
         let tool = self.of_tool.as_deref().or(self.tool.as_deref());
         Facts { tool, is_tool_unknown: self.of_unknown, workflow: self.workflow.as_deref(), ..facts }
@@ -110,9 +110,9 @@ impl Scene {
     }
 
     /// What is known of an exchange of `agent` without calls.
-    pub fn facts<'a>(&'a self, agent: &'a str) -> Facts<'a> {
+    pub fn facts<'a>(&'a self, agent: impl Into<Whom<'a>>) -> Facts<'a> {
         Facts {
-            agent,
+            agent: agent.into(),
             workflow: self.workflow.as_deref(),
             session: self.session,
             other_session: self.other_session,

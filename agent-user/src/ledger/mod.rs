@@ -11,7 +11,7 @@ use std::sync::{Arc, PoisonError};
 
 use jiff::Timestamp;
 
-use crate::decide::stop::{Level, Stop};
+use crate::decide::stop::{Level, Stop, Whom};
 use crate::decide::{Refusal, Rules, furthest};
 use crate::decode::RawId;
 use crate::identity::Identity;
@@ -111,12 +111,13 @@ impl Conn {
         if state.cut_by.is_some() {
             return state.cut_by.clone();
         }
-        let agent = &*self.identity.agent.name;
-        let ends = |stop: &&Arc<Stop>| {
-            (stop.level > Level::Refuse || !state.is_at_rest()) && state.is_met_by(stop, agent)
-        };
         let called_off = state.called_off.as_ref().map(|called_off| &called_off.stop);
-        furthest(rules.stops.iter().filter(ends)).or(called_off).cloned()
+        self.identity.agent.is(|agent| {
+            let ends = |stop: &&Arc<Stop>| {
+                (stop.level > Level::Refuse || !state.is_at_rest()) && state.is_met_by(stop, agent)
+            };
+            furthest(rules.stops.iter().filter(ends)).or(called_off).cloned()
+        })
     }
 
     /// Ends the exchange in which a call is that has left, as a stop would, for this refusal.
@@ -144,7 +145,7 @@ impl Conn {
     /// What a stop, which is published by now, has to do here.
     fn meet(&self, stop: &Arc<Stop>, turn: u64) -> Meeting {
         let mut state = self.state();
-        if !state.is_met_by(stop, &self.identity.agent.name) {
+        if !self.identity.agent.is(|agent| state.is_met_by(stop, agent)) {
             return Meeting::Unconcerned;
         }
         if !state.is_at_rest() {
@@ -172,7 +173,7 @@ impl Conn {
 
     /// Whether a stop would end something on this connection, or refuse what comes next on it.
     pub fn is_concerned_by(&self, stop: &Stop) -> bool {
-        self.state().is_met_by(stop, &self.identity.agent.name)
+        self.identity.agent.is(|agent| self.state().is_met_by(stop, agent))
     }
 
     pub fn set_phase(&self, phase: Phase) {
@@ -255,7 +256,7 @@ impl State {
         self.calls.is_empty() && matches!(self.phase, Phase::Idle | Phase::Answering)
     }
 
-    fn is_met_by(&self, stop: &Stop, agent: &str) -> bool {
+    fn is_met_by(&self, stop: &Stop, agent: Whom<'_>) -> bool {
         if self.calls.is_empty() {
             return stop.selector.matches(&self.scene.facts(agent));
         }
@@ -341,7 +342,7 @@ impl Ledger {
     /// Brings a stop, which is published by now, to every connection it concerns.
     pub fn bring(&self, stop: &Arc<Stop>) -> Brought {
         let mut brought = Brought::default();
-        let agents = |conn: &Conn| stop.selector.matches_agent(&conn.identity.agent.name);
+        let agents = |conn: &Conn| conn.identity.agent.is(|agent| stop.selector.matches_agent(agent));
         let turn = {
             let mut settling = self.settling();
             // One more than there are, so that it does not end before all are counted.

@@ -14,7 +14,7 @@ use crate::decide::Failed;
 use crate::decide::policy::Phase;
 use crate::decide::redact::Found;
 use crate::decide::stop::{Level, Operator};
-use crate::decide::subject::{Annotations, Party};
+use crate::decide::subject::{Annotations, InPod, Party};
 use crate::fingerprint::{Classes, Digest, Standings, State, Surface};
 use crate::identity::Identity;
 use crate::ledger::{Call, Conn};
@@ -112,6 +112,8 @@ pub struct Who<'a> {
     pub uid: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exe: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pod: Option<&'a InPod>,
 }
 
 impl<'a> From<&'a Identity> for Who<'a> {
@@ -121,6 +123,7 @@ impl<'a> From<&'a Identity> for Who<'a> {
             pid: identity.pid,
             uid: identity.uid,
             exe: identity.exe.as_deref(),
+            pod: identity.pod.as_ref(),
         }
     }
 }
@@ -211,7 +214,7 @@ impl<'a> Decision<'a> {
             decision,
             conn: conn.id,
             who: (&conn.identity).into(),
-            labels: &conn.identity.agent.labels,
+            labels: &conn.identity.labels,
             server,
             destination: conn.destination,
             session: None,

@@ -24,6 +24,7 @@ pub struct Inputs<'a> {
     item: Lazy<'a>,
     claims: Lazy<'a>,
     labels: Lazy<'a>,
+    annotations: Lazy<'a>,
 }
 
 /// A value, or why there is none.
@@ -40,6 +41,7 @@ impl<'a> Inputs<'a> {
             item: OnceLock::new(),
             claims: OnceLock::new(),
             labels: OnceLock::new(),
+            annotations: OnceLock::new(),
         }
     }
 
@@ -51,6 +53,16 @@ impl<'a> Inputs<'a> {
             Input::AgentPid => Value::Int(subject.agent.pid.into()),
             Input::AgentUid => Value::Int(subject.agent.uid.into()),
             Input::AgentExe => text(subject.agent.exe.unwrap_or_default()),
+            Input::AgentNamespace => text(subject.agent.pod.map_or("", |pod| &pod.namespace)),
+            Input::AgentPod => text(subject.agent.pod.map_or("", |pod| &pod.name)),
+            Input::AgentServiceAccount => text(subject.agent.pod.map_or("", |pod| &pod.service_account)),
+            Input::AgentContainer => text(subject.agent.pod.map_or("", |pod| &pod.container)),
+            Input::AgentImage => text(subject.agent.pod.map_or("", |pod| &pod.image)),
+            Input::AgentNode => text(subject.agent.pod.map_or("", |pod| &pod.node)),
+            Input::AgentAnnotations => {
+                let of_pod = subject.agent.pod.map(|pod| &pod.annotations);
+                return self.annotations.get_or_init(|| Ok(labels(of_pod))).clone();
+            }
             Input::AgentLabels => {
                 return self.labels.get_or_init(|| Ok(labels(subject.agent.labels))).clone();
             }

@@ -223,7 +223,7 @@ mod tests {
             for _ in 0..400 {
                 now += random(pace);
                 let counted = |age: u64| {
-                    passed.iter().filter(|(at, _)| at + age >= now).map(|(_, amount)| amount).sum::<u64>()
+                    passed.iter().filter(|(at, _)| *at + age >= now).map(|(_, amount)| amount).sum::<u64>()
                 };
                 let amount = 1 + random(3);
                 let fits = window.used(span, now) + amount <= bound;

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use selector::{Facts, Selector, Terms};
+pub use selector::{Facts, Labels, Selector, Terms, Whom};
 
 /// How far a stop goes; each level includes the one before.
 #[derive(

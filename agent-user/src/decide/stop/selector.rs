@@ -1,5 +1,6 @@
 //! Whom a stop is for: terms, ANDed, each a glob. A term that is left out matches everything.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use globset::{Glob, GlobMatcher};
@@ -8,6 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use super::Level;
 use crate::session::{Session, SessionPattern};
+
+/// By key.
+pub type Labels = BTreeMap<String, String>;
 
 /// The terms as an operator writes them: in orders, answers, records and the state file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -19,6 +23,9 @@ pub struct Terms {
     /// Name of the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
+    /// Labels that the agent must have, each with a glob over its value.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub label: Labels,
     /// What `workflow:` in the configuration finds in a message or its process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workflow: Option<String>,
@@ -33,8 +40,9 @@ pub struct Terms {
     pub tool: Option<String>,
 }
 
-/// The names of the terms, in the order in which they are shown.
+/// The names of the terms that are there once at most, in the order in which they are shown.
 const TERMS: [&str; 5] = ["agent", "workflow", "session", "server", "tool"];
+const LABEL: &str = "label";
 
 impl Terms {
     /// Reads `name=glob` words of the command line. Errors name the word and the remedy.
@@ -44,13 +52,20 @@ impl Terms {
             let (name, text) = word
                 .split_once('=')
                 .ok_or_else(|| format!("{word:?}: write a selector as {}", TERMS.join("=… or ") + "=…"))?;
+            if name == LABEL {
+                let (key, value) = text.split_once('=').unwrap_or((text, "*"));
+                if terms.label.insert(key.to_owned(), value.to_owned()).is_some() {
+                    return Err(format!("label={key}: given twice; use a glob, or two stops"));
+                }
+                continue;
+            }
             let slot = match name {
                 "agent" => &mut terms.agent,
                 "workflow" => &mut terms.workflow,
                 "session" => &mut terms.session,
                 "server" => &mut terms.server,
                 "tool" => &mut terms.tool,
-                _ => return Err(format!("{word:?}: the selectors are {}", TERMS.join(", "))),
+                _ => return Err(format!("{word:?}: the selectors are {}, {LABEL}", TERMS.join(", "))),
             };
             if slot.replace(text.to_owned()).is_some() {
                 return Err(format!("{name}=: given twice; use a glob, or two stops"));
@@ -82,14 +97,40 @@ impl fmt::Display for Terms {
                 gap = " ";
             }
         }
+        for (key, value) in &self.label {
+            write!(f, "{gap}{LABEL}={key}={value}")?;
+            gap = " ";
+        }
         Ok(())
+    }
+}
+
+/// An agent, as stops tell it from others.
+#[derive(Clone, Copy, Debug)]
+pub struct Whom<'a> {
+    pub name: &'a str,
+    pub labels: &'a Labels,
+}
+
+/// Of an agent of which no labels are known.
+static NO_LABELS: Labels = Labels::new();
+
+impl<'a> From<&'a str> for Whom<'a> {
+    fn from(name: &'a str) -> Whom<'a> {
+        Whom { name, labels: &NO_LABELS }
+    }
+}
+
+impl Default for Whom<'_> {
+    fn default() -> Self {
+        Whom::from("")
     }
 }
 
 /// What is known of a message, or of a connection that carries none.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Facts<'a> {
-    pub agent: &'a str,
+    pub agent: Whom<'a>,
     pub workflow: Option<&'a str>,
     pub session: Option<Session>,
     /// Another one it may be part of.
@@ -106,6 +147,7 @@ pub struct Facts<'a> {
 pub struct Selector {
     terms: Terms,
     agent: Option<GlobMatcher>,
+    labels: Vec<(String, GlobMatcher)>,
     workflow: Option<GlobMatcher>,
     session: Option<SessionPattern>,
     server: Option<GlobMatcher>,
@@ -115,7 +157,7 @@ pub struct Selector {
 impl Selector {
     /// Compiles terms. Errors name the term.
     pub fn compile(mut terms: Terms) -> Result<Selector, String> {
-        let none = terms.named().iter().all(|(_, text)| text.is_none());
+        let none = terms.label.is_empty() && terms.named().iter().all(|(_, text)| text.is_none());
         match (terms.all, none) {
             (true, false) => return Err("--all stops everything; leave the other selectors out".into()),
             (false, true) => {
@@ -128,7 +170,9 @@ impl Selector {
         terms.session = session.as_ref().map(|pattern| pattern.pattern().to_owned());
         let compile = |term, text: &Option<String>| text.as_deref().map(|text| glob(term, text)).transpose();
         let server = terms.server.as_ref().map(|text| text.to_ascii_lowercase());
+        let label = |(key, value): (&String, &String)| Ok((key.clone(), glob("label", value)?));
         Ok(Selector {
+            labels: terms.label.iter().map(label).collect::<Result<_, String>>()?,
             agent: compile("agent", &terms.agent)?,
             workflow: compile("workflow", &terms.workflow)?,
             session,
@@ -149,7 +193,7 @@ impl Selector {
             return Ok(());
         }
         Err(format!(
-            "{self}: level {} acts on whole agents; select by agent=… alone, or --all",
+            "{self}: level {} acts on whole agents; select by agent=… and label=… alone, or --all",
             level.label()
         ))
     }
@@ -165,16 +209,25 @@ impl Selector {
 
     /// May concern any agent, known or not.
     pub fn is_any_agent(&self) -> bool {
-        self.agent.is_none()
+        self.agent.is_none() && self.labels.is_empty()
     }
 
-    /// May concern something of this agent.
-    pub fn matches_agent(&self, agent: &str) -> bool {
+    /// May concern an agent of this name, if it has the labels.
+    pub fn matches_name(&self, agent: &str) -> bool {
         self.agent.as_ref().is_none_or(|glob| glob.is_match(agent))
     }
 
+    /// May concern something of this agent.
+    pub fn matches_agent<'a>(&self, agent: impl Into<Whom<'a>>) -> bool {
+        let agent = agent.into();
+        let has = |(key, glob): &(String, GlobMatcher)| {
+            agent.labels.get(key).is_some_and(|value| glob.is_match(value))
+        };
+        self.matches_name(agent.name) && self.labels.iter().all(has)
+    }
+
     /// May concern something this agent says to this server.
-    pub fn matches_server(&self, agent: &str, servers: &[String]) -> bool {
+    pub fn matches_server(&self, agent: Whom<'_>, servers: &[String]) -> bool {
         self.matches_agent(agent)
             && self.server.as_ref().is_none_or(|glob| servers.iter().any(|server| glob.is_match(server)))
     }
@@ -221,8 +274,9 @@ mod tests {
 
     fn check(words: &[&str], expect: bool) {
         let servers: Vec<String> = BANK.iter().map(|&name| name.to_owned()).collect();
+        let labels = Labels::from([("tier".to_owned(), "gold".to_owned())]);
         let facts = Facts {
-            agent: "payments/bot-1",
+            agent: Whom { name: "payments/bot-1", labels: &labels },
             workflow: Some("w-7"),
             session: Session::of_id(b"secret"),
             other_session: None,
@@ -244,11 +298,15 @@ mod tests {
         check(&["session=secret"], true);
         check(&["session=p-*"], false);
         check(&["workflow=w", "agent=*"], false);
+        check(&["label=tier=g*", "agent=*"], true);
+        check(&["label=tier"], true);
+        check(&["label=tier=silver"], false);
+        check(&["label=tier", "label=team"], false);
     }
 
     #[test]
     fn what_has_no_value_matches_no_term() {
-        let facts = Facts { agent: "a", ..Facts::default() };
+        let facts = Facts { agent: "a".into(), ..Facts::default() };
         assert!(selector(&["agent=a"]).matches(&facts));
         assert!(!selector(&["agent=a", "tool=*"]).matches(&facts));
         assert!(!selector(&["server=*"]).matches(&facts));
@@ -276,6 +334,8 @@ mod tests {
     fn mistakes_are_named() {
         check_error(&["agent=a["], false, "agent=a[");
         check_error(&["agent=a", "agent=b"], false, "given twice");
+        check_error(&["label=a", "label=a=b"], false, "given twice");
+        check_error(&["label=a=["], false, "label=[");
         check_error(&["coder"], false, "coder");
         check_error(&["pod=x"], false, "the selectors are");
         check_error(&["tool="], false, "tool=");

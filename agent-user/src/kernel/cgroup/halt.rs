@@ -12,7 +12,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 
-/// The state of a cgroup and of all below it, from `cgroup.events`.
+/// The file of a cgroup that tells of [`Events`], and is reported as modified when they change.
+pub const EVENTS: &str = "cgroup.events";
+
+/// The state of a cgroup and of all below it, from [`EVENTS`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Events {
     /// A process is inside, be it a dead one that nobody has waited for.
@@ -57,7 +60,7 @@ pub fn kill(dir: &Path) -> anyhow::Result<()> {
 /// # Errors
 /// The cgroup is gone ([`super::is_gone`]), or is the root, which has no events.
 pub fn events(dir: &Path) -> anyhow::Result<Events> {
-    let path = dir.join("cgroup.events");
+    let path = dir.join(EVENTS);
     let (events, _) = look(dir).with_context(|| format!("read {}", path.display()))?;
     Ok(events)
 }
@@ -98,7 +101,7 @@ fn look(dir: &Path) -> io::Result<(Events, File)> {
 
 /// What the kernel says of one cgroup.
 fn read(dir: &Path) -> io::Result<(Events, File)> {
-    let file = File::open(dir.join("cgroup.events"))?;
+    let file = File::open(dir.join(EVENTS))?;
     let mut text = [0; 256];
     let length = file.read_at(&mut text, 0)?;
     Ok((parse(&String::from_utf8_lossy(&text[..length])), file))

@@ -11,8 +11,9 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::OnceLock;
 
 use anyhow::{Context as _, bail};
+use nix::sched::{CloneFlags, setns};
 
-pub use self::halt::{Events, events, kill, set_frozen, wait};
+pub use self::halt::{EVENTS, Events, events, kill, set_frozen, wait};
 
 /// Where cgroup v2 is mounted, on hybrid hosts too.
 pub fn root() -> anyhow::Result<PathBuf> {
@@ -131,6 +132,22 @@ pub fn subtree_ids(dir: &Path) -> anyhow::Result<HashSet<u64>> {
 /// Moves a process.
 pub fn enter(dir: &Path, pid: u32) -> anyhow::Result<()> {
     write(&dir.join("cgroup.procs"), &pid.to_string())
+}
+
+/// Sees the paths of all cgroups as the host does. A container runtime may have given this process a cgroup namespace of its
+/// own, in which `/proc/PID/cgroup` leads up from there (`/../…`). Call it while this is the only thread.
+///
+/// # Errors
+/// The host's namespace is known and cannot be entered; that needs CAP_SYS_ADMIN.
+pub fn leave_namespace() -> anyhow::Result<()> {
+    let namespace = |process: &str| fs::metadata(format!("/proc/{process}/ns/cgroup")).map(|file| file.ino());
+    // Where process 1 cannot be looked into this is no container that was given the host's processes.
+    let Ok(host) = namespace("1") else { return Ok(()) };
+    if namespace("self").is_ok_and(|own| own == host) {
+        return Ok(());
+    }
+    let host = File::open("/proc/1/ns/cgroup").context("open /proc/1/ns/cgroup")?;
+    setns(host, CloneFlags::CLONE_NEWCGROUP).context("enter the host's cgroup namespace")
 }
 
 /// Moves this process out of the root cgroup, where no hook would see its sockets, into one of this name. It

@@ -203,7 +203,14 @@ fn every_variable_says_what_the_subject_says() {
     let claims = json!({"sub": "ada", "groups": ["ops"]}).as_object().unwrap().clone();
     let user = User { verified: true, claims };
     let subject = Subject {
-        agent: Sender { name: "a/b", pid: 7, uid: 1000, exe: Some("/bin/x"), labels: Some(&labels) },
+        agent: Sender {
+            name: "a/b",
+            pid: 7,
+            uid: 1000,
+            exe: Some("/bin/x"),
+            labels: Some(&labels),
+            ..Sender::default()
+        },
         user: Some(&user),
         server: "Bank.Internal:8080",
         address: Some("[::ffff:10.0.0.1]:81".parse().unwrap()),

@@ -1,5 +1,7 @@
 //! The daemon's configuration file, read once and checked. Every default is here.
 
+mod kubernetes;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -13,6 +15,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+pub use self::kubernetes::{Kubernetes, PodSelector, Unclassified};
 use crate::workflow::Extractor;
 
 /// The configuration of a host.
@@ -38,6 +41,9 @@ pub struct Config {
     /// Who is an agent.
     #[serde(default)]
     pub agents: Vec<AgentSelector>,
+    /// Where pods are heard of; for agents that are pods.
+    #[serde(default)]
+    pub kubernetes: Kubernetes,
     /// The rules file; without one only the defaults apply.
     #[serde(default)]
     pub rules: Option<PathBuf>,
@@ -112,7 +118,7 @@ impl Default for Tools {
 #[serde(deny_unknown_fields)]
 pub struct AgentSelector {
     /// Name of the agent. `{unit}` stands for the systemd unit without its suffix, `{cgroup}` for the last part of
-    /// the cgroup path.
+    /// the cgroup path, `{namespace}` and `{pod}` for those of a pod.
     pub name: String,
     /// Glob over cgroup paths below the cgroup v2 root; `*` does not cross a `/`.
     #[serde(default)]
@@ -120,7 +126,10 @@ pub struct AgentSelector {
     /// Glob over names of systemd units.
     #[serde(default)]
     pub systemd: Option<String>,
-    /// What rules see as `agent.labels`. An agent has those it begins with for the daemon's life, as all of this file is
+    /// Pods of this node.
+    #[serde(default)]
+    pub kubernetes: Option<PodSelector>,
+    /// What rules see as `agent.labels`; a pod has its own. An agent has those it begins with for the daemon's life, as all of this file is
     /// read at its start; `interlock exec --agent NAME` gets those of the entry whose `name` is just that.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
@@ -266,6 +275,7 @@ impl Config {
         if let Some(tokens) = &mut config.tokens {
             tokens.jwks = base.join(&tokens.jwks);
         }
+        config.kubernetes.kubeconfig = config.kubernetes.kubeconfig.map(|file| base.join(file));
         config.rules = config.rules.map(|rules| base.join(rules));
         config.tools.baseline = config.tools.baseline.map(|file| base.join(file));
         config.check().with_context(|| path.display().to_string())?;
@@ -280,10 +290,14 @@ impl Config {
             check_cgroup_path(path)?;
         }
         for agent in &self.agents {
-            match (&agent.cgroup, &agent.systemd) {
-                (Some(cgroup), None) => check_cgroup_path(cgroup)?,
-                (None, Some(_)) => {}
-                _ => bail!("agent {:?}: give it exactly one of `cgroup` and `systemd`", agent.name),
+            match (&agent.cgroup, &agent.systemd, &agent.kubernetes) {
+                (Some(cgroup), None, None) => check_cgroup_path(cgroup)?,
+                (None, Some(_), None) => {}
+                (None, None, Some(pods)) => pods.check(agent)?,
+                _ => bail!(
+                    "agent {:?}: give it exactly one of `cgroup`, `systemd` and `kubernetes`",
+                    agent.name
+                ),
             }
             if agent.name.is_empty() {
                 bail!("agents: `name` is empty");
@@ -299,6 +313,11 @@ impl Config {
 }
 
 impl Config {
+    /// Whether any agent is a pod.
+    pub fn has_pods(&self) -> bool {
+        self.agents.iter().any(|agent| agent.kubernetes.is_some())
+    }
+
     /// An agent is known by its name, and has one set of labels.
     fn check_labels(&self) -> Result<()> {
         let mut by_name = BTreeMap::new();

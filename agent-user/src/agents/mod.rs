@@ -1,5 +1,7 @@
 //! The agents of this host: who they are, which cgroups are theirs, and that the kernel holds each of them.
 
+mod pods;
+
 use std::collections::{BTreeMap, HashMap};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -12,10 +14,13 @@ use anyhow::{Context, Result, bail};
 use arc_swap::ArcSwap;
 use tracing::{info, warn};
 
+use self::pods::OfPods;
+use crate::config::Unclassified;
 use crate::decide::stop::{Level, Selector};
 use crate::gate::Gate;
 use crate::identity::Agent;
 use crate::kernel::{Kernel, Maps, cgroup};
+use crate::kubernetes::{ByUid, Directory};
 use crate::record::entry::{AgentHeld, Entry, Halt};
 use crate::record::log::Log;
 use crate::record::metrics::Metrics;
@@ -57,6 +62,7 @@ pub struct Agents {
     applying: Mutex<()>,
     /// An order is being carried out, which halts what is there: that has not come later.
     carrying_out: AtomicBool,
+    pods: OfPods,
 }
 
 /// Where agents are found, and which.
@@ -67,6 +73,9 @@ pub struct Tree {
     /// Below the root; its children are made by `interlock exec`.
     pub exec_cgroup: String,
     pub selectors: Selectors,
+    /// The pods of this node, if any may be an agent.
+    pub directory: Option<Arc<Directory>>,
+    pub unclassified: Unclassified,
 }
 
 /// An order is carried out until this is dropped.
@@ -112,6 +121,7 @@ impl Agents {
             held: Mutex::default(),
             applying: Mutex::default(),
             carrying_out: AtomicBool::new(false),
+            pods: OfPods::default(),
         }
     }
 
@@ -136,7 +146,7 @@ impl Agents {
             .by_number
             .load()
             .values()
-            .filter(|agent| selector.matches_agent(&agent.name))
+            .filter(|agent| agent.is(|whom| selector.matches_agent(whom)))
             .cloned()
             .collect();
         agents.sort_by(|a, b| a.name.cmp(&b.name));
@@ -171,7 +181,7 @@ impl Agents {
 
     /// Makes the kernel's state of an agent what the stops in force say.
     pub fn apply_stops(&self, agent: &Agent) -> Result<()> {
-        let hold = || state(self.gate.rules().hold_of_agent(&agent.name));
+        let hold = || state(agent.is(|whom| self.gate.rules().hold_of_agent(whom)));
         self.apply(hold, |state| self.kernel.set_state(agent.number, state.unwrap_or(AgentState::RUN)))
     }
 
@@ -209,7 +219,7 @@ impl Agents {
     /// Lets the processes of an agent go on after a stop of this level, unless another one keeps them frozen.
     pub fn thaw(&self, agent: &Agent, released: Level) -> Result<()> {
         let is_frozen = |level: Option<Level>| level >= Some(Level::Freeze);
-        if !is_frozen(Some(released)) || is_frozen(self.gate.rules().hold_of_agent(&agent.name)) {
+        if !is_frozen(Some(released)) || is_frozen(agent.is(|whom| self.gate.rules().hold_of_agent(whom))) {
             return Ok(());
         }
         let thaw = |(_, dir): &(String, PathBuf)| match cgroup::set_frozen(dir, false) {
@@ -224,7 +234,8 @@ impl Agents {
     /// Freezes or kills what is in a cgroup though its agent is stopped at that level: a process that came later.
     fn halt_latecomers(&self, path: &str, held: &mut Held) -> Result<()> {
         let rules = self.gate.rules();
-        let Some(stop) = rules.stop_of_agent(&held.agent.name).filter(|stop| stop.level >= Level::Freeze)
+        let Some(stop) =
+            held.agent.is(|whom| rules.stop_of_agent(whom)).filter(|stop| stop.level >= Level::Freeze)
         else {
             held.halted.clear();
             return Ok(());
@@ -272,14 +283,11 @@ impl Agents {
     fn named(&self, name: &str, labels: &Labels) -> Result<Arc<Agent>> {
         let known = self.by_number.load();
         if let Some(agent) = known.values().find(|agent| &*agent.name == name) {
-            if agent.labels != *labels {
-                warn!(agent = name, labels = ?agent.labels, other = ?labels, "an agent has the labels it began with");
-            }
             return Ok(Arc::clone(agent));
         }
         let number = self.state.agent_number(name);
         let agent = Agent::new(number, name, self.metrics.agent(name));
-        let agent = Arc::new(Agent { labels: Arc::clone(labels), ..agent });
+        let agent = Arc::new(Agent { labels: ArcSwap::new(Arc::clone(labels)), ..agent });
         let mut agents = HashMap::clone(&known);
         agents.insert(number, Arc::clone(&agent));
         self.by_number.store(Arc::new(agents));
@@ -318,13 +326,15 @@ impl Agents {
     /// Brings what is held in line with the cgroup tree. Called whenever the tree may have changed. Returns what could
     /// not be held beside what was seen: a cgroup may be younger than the hooks above it.
     pub fn refresh(&self) -> (Walk, Vec<Unheld>) {
-        let walk = self.tree.selectors.walk(&self.tree.root);
+        let pods = self.tree.directory.as_ref().map(|directory| directory.pods()).unwrap_or_default();
+        let mut walk = self.tree.selectors.walk(&self.tree.root, &pods);
+        self.leave_out_own_pod(&mut walk);
         let (mut unheld, mut new) = (Vec::new(), Vec::new());
         let mut held = self.held_now();
         for found in &walk.found {
             let was_new = self.hold(&mut held, &found.path, (&found.name, &found.labels), None);
-            // Also one that was gone again before it was held: it may come back.
-            if !matches!(was_new, Ok(false)) {
+            // Also one that was gone again before it was held: it may come back. The kubelet makes pods' cgroups itself.
+            if !matches!(was_new, Ok(false)) && found.pod.is_none() {
                 new.push(found.path.clone());
             }
             if let Err(error) = was_new {
@@ -353,13 +363,18 @@ impl Agents {
             }
             false
         });
+        self.tell_pods(&held, &pods);
+        unheld.extend(self.guard_pods(&held, &walk));
         drop(held);
-        self.remember(new);
+        if let Some(directory) = &self.tree.directory {
+            directory.keep(&walk.uids);
+        }
+        self.remember(new, &pods);
         (walk, unheld)
     }
 
     /// Lets the state remember cgroups, for [`crate::hold`] to make when the host has booted.
-    fn remember(&self, mut new: Vec<String>) {
+    fn remember(&self, mut new: Vec<String>, pods: &ByUid) {
         if new.is_empty() {
             return;
         }
@@ -369,7 +384,7 @@ impl Agents {
         let rules = self.gate.rules();
         let is_stopped = |name: &str| rules.stop_of_agent(name).is_some();
         self.state.remember_cgroups(&new, |path| {
-            self.tree.selectors.agent_of(path).is_some_and(|found| is_stopped(&found.name))
+            self.tree.selectors.agent_of(path, pods).is_some_and(|found| is_stopped(&found.name))
                 || cgroup::events(&self.dir(path)).is_ok_and(|events| events.populated)
         });
     }
@@ -403,7 +418,7 @@ impl Agents {
         for id in known.into_keys().filter(|id| !live.contains(id)) {
             self.kernel.let_go(id)?;
         }
-        Ok(())
+        self.forget_old_guards()
     }
 
     /// Makes a cgroup for a command that will run as agent `name`, held before the command can enter it. Returns
