@@ -121,11 +121,13 @@ impl Tree {
 
     fn build(&self, program: &str, bin: &Path) -> anyhow::Result<()> {
         let mut flags = "-s -w".to_owned();
-        for package in ["", "k8s.io/kubernetes/vendor/"] {
-            let variable = format!("{package}k8s.io/component-base/version.git");
-            flags.push_str(&format!(
-                " -X {variable}Version={VERSION} -X {variable}Major=1 -X {variable}Minor=20"
-            ));
+        // Two packages say what version this is, and each is known by two names.
+        for package in ["component-base/version", "client-go/pkg/version"] {
+            for place in ["k8s.io", "k8s.io/kubernetes/vendor/k8s.io"] {
+                for (variable, value) in [("Version", VERSION), ("Major", "1"), ("Minor", "20")] {
+                    flags.push_str(&format!(" -X {place}/{package}.git{variable}={value}"));
+                }
+            }
         }
         let unfinished = self.dir.join(program);
         let mut go = self.go();

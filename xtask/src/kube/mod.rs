@@ -45,14 +45,13 @@ enum Task {
 }
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
-    if !shell::is_root() {
-        bail!("a cluster needs root: it makes namespaces and cgroups, and removes all of them again");
-    }
+    needs_root()?;
     match &options.task {
         Task::Provision => provision(),
         Task::Up => {
             interrupt::catch_interrupts()?;
             provision()?;
+            images::interlock(&Files::new())?;
             Cluster::up()?.keep();
             Ok(())
         }
@@ -72,4 +71,30 @@ pub(crate) fn provision() -> anyhow::Result<()> {
     debs::provision(&files)?;
     build::provision(&files)?;
     images::provision(&files)
+}
+
+/// Runs the tests that need a cluster, in the one that is up, which stays, or in one of their own.
+pub(crate) fn test(names: &[String]) -> anyhow::Result<()> {
+    needs_root()?;
+    interrupt::catch_interrupts()?;
+    let files = Files::new();
+    provision()?;
+    images::interlock(&files)?;
+    let _own = if files.kubectl().exists() {
+        images::all(&files).iter().try_for_each(|image| worker::load(&files, image))?;
+        None
+    } else {
+        Some(Cluster::up()?)
+    };
+    let tests = ["test", "--package=agent-tests", "--features=kube-tests", "--test=kube", "--"];
+    let mut tests = shell::cargo(&tests);
+    // One node, and its settings are every test's.
+    shell::run(tests.arg("--test-threads=1").args(names))
+}
+
+fn needs_root() -> anyhow::Result<()> {
+    if !shell::is_root() {
+        bail!("a cluster needs root: it makes namespaces and cgroups, and removes all of them again");
+    }
+    Ok(())
 }

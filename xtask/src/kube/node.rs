@@ -47,6 +47,8 @@ const BEGIN: &str = r#"set -e
 node=$1 address=$2; shift 2
 mount --make-rshared /
 for folder in "$@"; do mount --bind "$node$folder" "$folder"; done
+# In memory: images are there sooner, and containers' file systems end without being written to disk.
+mount -t tmpfs -o mode=700 tmpfs /var/lib/containerd
 mount -t bpf bpf /sys/fs/bpf
 (cd "$node/proc/sys" && find . -type f) | while read -r file; do mount --bind "$node/proc/sys/$file" "/proc/sys/$file"; done
 ip link set lo up
