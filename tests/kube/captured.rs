@@ -1,7 +1,7 @@
 //! Agents that are pods, chosen by their cgroup or by what the API says of them: their calls are seen, decided and
 //! stopped, and servers still see the pods' own addresses.
 
-use agent_tests::{Agent, Era, Sdk};
+use agent_tests::{Agent, Era, Sdk, Step};
 use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
@@ -82,7 +82,9 @@ fn is_governed(cluster: &Cluster, deployment: &Deployment<'_>, name: &str, resou
     let before = peers::calls(cluster, "servers", "bank").len();
     let (stop, _) = deployment.stop(&[&format!("agent={name}")], "isolate");
     agent.go();
-    assert!(agent.rest().iter().all(|step| !step.ok), "nothing passes a stop");
+    // Its SDK may end the session instead.
+    let passed = |step: &Step| step.ok && step.line["op"] == "call";
+    assert!(!agent.rest().iter().any(passed), "nothing passes a stop");
     let late = peers::start(cluster, ("agents", "client"), (Sdk::Py2, Era::Auto), direct, &script());
     assert_eq!(late.tried()["connected"], false, "nobody connects past a stop");
     assert_eq!(peers::calls(cluster, "servers", "bank").len(), before);
