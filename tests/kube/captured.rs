@@ -8,13 +8,13 @@ use crate::cluster::Cluster;
 use crate::deployment::Deployment;
 use crate::peers;
 
-const RULES: &str = "version: 1\nrules:\n  - id: no-wire-transfers\n    action: deny\n    \
+pub(crate) const RULES: &str = "version: 1\nrules:\n  - id: no-wire-transfers\n    action: deny\n    \
                      match: {method: tools/call, tool: wire_transfer}\n    reason: payments are made by people\n";
 /// Only agents are of the class Guaranteed, see [`peers::guaranteed`].
 const BY_CGROUP: &str = "  - {name: coder, cgroup: \"/itest-kube/kubepods/pod*/*\"}";
-const BY_API: &str = "  - {name: \"{namespace}/{pod}\", kubernetes: {namespaces: [agents], \
+pub(crate) const BY_API: &str = "  - {name: \"{namespace}/{pod}\", kubernetes: {namespaces: [agents], \
                       labels: {interlock.dev/agent: \"true\"}}}";
-const WATCH: &str = "kubernetes: {cgroup_root: /itest-kube, unclassified: hold}";
+pub(crate) const WATCH: &str = "kubernetes: {cgroup_root: /itest-kube, unclassified: hold}";
 
 /// A call that passes and one that a rule refuses, then one more after each line on stdin.
 fn script() -> Value {

@@ -98,6 +98,14 @@ impl<'a> Deployment<'a> {
         self.ready();
     }
 
+    /// The name of its pod.
+    pub(crate) fn pod(&self) -> String {
+        let all = self.cluster.object(NAMESPACE, "pods");
+        let pods = all["items"].as_array().expect("a list of pods").iter();
+        let mut living = pods.filter(|pod| pod["metadata"]["deletionTimestamp"].is_null());
+        living.next().and_then(|pod| pod["metadata"]["name"].as_str()).expect("it has a pod").to_owned()
+    }
+
     /// Runs a command of `interlock` in its pod, as an operator with kubectl would.
     pub(crate) fn run(&self, args: &[&str]) -> Answer {
         let command = [&["/usr/local/bin/interlock", "--json"], args].concat();

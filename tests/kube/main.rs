@@ -5,4 +5,5 @@ mod bare;
 mod captured;
 mod cluster;
 mod deployment;
+mod node;
 mod peers;

@@ -1,4 +1,4 @@
-//! Programs of the cluster that Debian has: unpacked below `target/kube/debian`, not installed, so that no daemon of
+//! Programs of the cluster and its tests that Debian has: unpacked below `target/kube/debian`, not installed, so that no daemon of
 //! theirs starts on the machine.
 
 use std::fs;
@@ -10,7 +10,7 @@ use super::files::Files;
 use crate::apt::{Apt, unpack};
 
 /// All of one suite, so that the libraries fit; but kubectl, of which Debian stable has only the server's age.
-const PACKAGES: [&str; 15] = [
+const PACKAGES: [&str; 16] = [
     "etcd-server/bookworm",
     "containerd/bookworm",
     "runc/bookworm",
@@ -25,22 +25,27 @@ const PACKAGES: [&str; 15] = [
     "libnfnetlink0/bookworm",
     "libnftnl11/bookworm",
     "libxtables12/bookworm",
+    "prometheus/bookworm",
     "kubectl/sid",
 ];
+
+/// In the unpacked folder: the packages it was made from.
+const MADE_FROM: &str = ".packages";
 
 pub(super) const SOURCES: [&str; 4] = ["deb bullseye", "deb bookworm", "deb-src bookworm", "deb sid"];
 
 pub(super) fn provision(files: &Files) -> anyhow::Result<()> {
     let done = files.debian();
-    if done.exists() {
+    let packages = PACKAGES.join(" ");
+    if fs::read_to_string(done.join(MADE_FROM)).is_ok_and(|made_from| made_from == packages) {
         return Ok(());
     }
-    println!("kube: Debian packages ({})", PACKAGES.join(" "));
+    println!("kube: Debian packages ({packages})");
     let apt = Apt::prepare(files.dir.join("apt"), &SOURCES)?;
-    let packages = files.dir.join("apt/packages");
-    apt.download(&PACKAGES, &packages)?;
+    let downloaded = files.dir.join("apt/packages");
+    apt.download(&PACKAGES, &downloaded)?;
     let unpacked = files.dir.join("apt/unpacked");
-    unpack(&packages, &unpacked)?;
+    unpack(&downloaded, &unpacked)?;
     // What update-alternatives would do.
     for name in ["iptables", "iptables-save", "iptables-restore"] {
         for name in [name.to_owned(), name.replacen("ip", "ip6", 1)] {
@@ -48,7 +53,9 @@ pub(super) fn provision(files: &Files) -> anyhow::Result<()> {
             symlink("xtables-nft-multi", &link).with_context(|| format!("link {}", link.display()))?;
         }
     }
+    fs::write(unpacked.join(MADE_FROM), packages).context("note the packages")?;
     // Last, so that what is there is whole.
+    let _ = fs::remove_dir_all(&done);
     fs::rename(&unpacked, &done).with_context(|| format!("move to {}", done.display()))?;
     fs::remove_dir_all(files.dir.join("apt")).context("remove the private apt")
 }
