@@ -49,11 +49,6 @@ impl Cluster {
         enter
     }
 
-    /// The administrator's, for whoever asks the API server from inside of the node's network.
-    pub(crate) fn kubeconfig(&self) -> PathBuf {
-        self.run.join("certs/admin.kubeconfig")
-    }
-
     fn kubectl_command(&self, args: &[&str]) -> Command {
         let mut kubectl = Command::new(self.run.join("kubectl"));
         kubectl.args(args);
