@@ -34,15 +34,20 @@ pub struct Process {
 impl Process {
     /// Starts `command` in `place`; its stderr goes to a file in `dir`.
     pub fn start(name: &str, place: &Place<'_>, command: &[String], dir: &Path) -> Self {
-        let stderr = unused(dir, &name.replace('/', "_"));
         let mut shell = Command::new("sh");
         // The shell joins the cgroup and then becomes the program: one pid from the first instruction on.
         shell.args(["-c", r#"echo $$ > "$0/cgroup.procs" && exec "$@""#]).arg(place.cgroup);
         if let Some(netns) = place.netns {
             shell.arg("nsenter").arg(format!("--net=/run/netns/{netns}")).arg("--");
         }
-        let mut child = shell
-            .args(command)
+        shell.args(command);
+        Self::spawn(name, shell, dir)
+    }
+
+    /// Starts a command where the test is; its stderr goes to a file in `dir`.
+    pub fn spawn(name: &str, mut command: Command, dir: &Path) -> Self {
+        let stderr = unused(dir, &name.replace('/', "_"));
+        let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(File::create(&stderr).expect("create the file for stderr"))

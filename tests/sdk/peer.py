@@ -28,6 +28,7 @@ def server_args():
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--log", help="file to which received tool calls are appended")
     parser.add_argument("--json", action="store_true", help="answer with plain JSON instead of SSE")
+    parser.add_argument("--callers", action="store_true", help="say where each request comes from")
     return parser.parse_args()
 
 
@@ -63,7 +64,18 @@ def serve(app, args):
     listener.bind((args.host, args.port))
     listener.listen(128)
     say(listening=listener.getsockname()[1])
+    if args.callers:
+        app = name_callers(app)
     uvicorn.Server(uvicorn.Config(app, log_level="error")).run(sockets=[listener])
+
+
+def name_callers(app):
+    async def named(scope, receive, send):
+        if scope["type"] == "http":
+            say(caller=scope["client"][0])
+        await app(scope, receive, send)
+
+    return named
 
 
 async def sleep_in_steps(seconds):

@@ -51,7 +51,7 @@ impl Drop for Cgroup {
 }
 
 /// Removes cgroup directories from the leaves up; their files go by themselves.
-fn remove_tree(path: &Path) {
+pub(crate) fn remove_tree(path: &Path) {
     for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             remove_tree(&entry.path());

@@ -1,5 +1,6 @@
 //! The one door for build, test, demo and bench: each subcommand is a file with `Options` and `run`.
 
+mod apt;
 mod bench;
 mod cgroup;
 mod check;
@@ -7,6 +8,7 @@ mod demo;
 mod ebpf;
 mod fuzz;
 mod interrupt;
+mod kube;
 mod process;
 mod scrape;
 mod scratch;
@@ -43,6 +45,8 @@ enum Task {
     Check(check::Options),
     /// Random rules and messages, for as many seconds
     Fuzz(fuzz::Options),
+    /// A real Kubernetes cluster on this machine
+    Kube(kube::Options),
     /// Every test this machine can run, with what they need
     Test(test::Options),
 }
@@ -56,6 +60,7 @@ fn main() -> anyhow::Result<()> {
         Task::Bench(options) => bench::run(&options),
         Task::Check(options) => check::run(&options),
         Task::Fuzz(options) => fuzz::run(&options),
+        Task::Kube(options) => kube::run(&options),
         Task::Test(options) => test::run(&options),
     }
 }

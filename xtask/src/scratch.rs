@@ -1,7 +1,7 @@
 //! A folder of this run's own, gone when it ends.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
@@ -10,7 +10,12 @@ pub(crate) struct Scratch(pub(crate) PathBuf);
 
 impl Scratch {
     pub(crate) fn make(prefix: &str) -> anyhow::Result<Self> {
-        let path = std::env::temp_dir().join(format!("{prefix}-{}", std::process::id()));
+        Self::make_in(&std::env::temp_dir(), prefix)
+    }
+
+    /// One for what is too large for the machine's folder of temporary files.
+    pub(crate) fn make_in(dir: &Path, prefix: &str) -> anyhow::Result<Self> {
+        let path = dir.join(format!("{prefix}-{}", std::process::id()));
         fs::create_dir(&path).with_context(|| format!("make {}", path.display()))?;
         Ok(Self(path))
     }

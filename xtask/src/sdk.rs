@@ -32,7 +32,7 @@ pub(crate) fn provision() -> anyhow::Result<()> {
 }
 
 /// Makes sure that a command works; as root it installs the packages when it does not.
-fn need(what: &str, command: &[&str], packages: &[&str]) -> anyhow::Result<()> {
+pub(crate) fn need(what: &str, command: &[&str], packages: &[&str]) -> anyhow::Result<()> {
     let works =
         || Command::new(command[0]).args(&command[1..]).output().is_ok_and(|output| output.status.success());
     if works() {

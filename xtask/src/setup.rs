@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
+
+use crate::apt::{Apt, unpack};
 
 #[derive(clap::Args, Default)]
 pub(crate) struct Options {
@@ -63,10 +65,10 @@ fn install_rust_src() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Unpacks Debian's `rust-src` of the same upstream version into the toolchain. The suites that may have it are
-/// added in a private apt configuration below `target/`; the machine's own stays as it is.
+/// Unpacks Debian's `rust-src` of the same upstream version into the toolchain.
 fn install_debian_source(version: &str) -> anyhow::Result<()> {
-    let apt = Apt::prepare()?;
+    let dir = crate::root().join("target/setup");
+    let apt = Apt::prepare(dir.join("apt"), &SOURCES)?;
     let listed = apt.output("cache", &["madison", "rust-src"])?;
     let wanted = listed
         .lines()
@@ -75,13 +77,10 @@ fn install_debian_source(version: &str) -> anyhow::Result<()> {
         .with_context(|| format!("no Debian suite has rust-src {version}; install it by hand"))?
         .to_owned();
     eprintln!("rust-src: fetching {wanted}");
-    apt.output("get", &["download", &format!("rust-src={wanted}")])?;
-    let package = fs::read_dir(&apt.dir)?
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .find(|path| path.extension().is_some_and(|extension| extension == "deb"))
-        .context("apt fetched no package")?;
-    let unpacked = apt.dir.join("unpacked");
-    check(Command::new("dpkg").arg("-x").arg(&package).arg(&unpacked))?;
+    let packages = dir.join("apt/packages");
+    apt.download(&[&format!("rust-src={wanted}")], &packages)?;
+    let unpacked = dir.join("apt/unpacked");
+    unpack(&packages, &unpacked)?;
     let library = library_dir()?;
     let parent = library.parent().context("the library folder has a parent")?;
     fs::create_dir_all(parent).with_context(|| format!("create {}", parent.display()))?;
@@ -99,71 +98,6 @@ fn install_linker() -> anyhow::Result<()> {
             .args(["--features", "llvm-22,rust-llvm-22", "--root"])
             .arg(&root),
     )
-}
-
-/// A private apt configuration: the machine's own mirrors, more suites.
-struct Apt {
-    dir: PathBuf,
-}
-
-impl Apt {
-    fn prepare() -> anyhow::Result<Apt> {
-        let dir = crate::root().join("target/setup/apt");
-        if dir.exists() {
-            fs::remove_dir_all(&dir).with_context(|| format!("clear {}", dir.display()))?;
-        }
-        for folder in ["lists/partial", "cache/archives/partial"] {
-            fs::create_dir_all(dir.join(folder)).with_context(|| format!("create {}", dir.display()))?;
-        }
-        let mut sources = String::new();
-        for site in debian_sites()? {
-            for suite in SUITES {
-                sources.push_str(&format!("deb {site} {suite} main\n"));
-            }
-        }
-        fs::write(dir.join("sources.list"), sources).context("write the private sources.list")?;
-        let apt = Apt { dir };
-        // A mirror need not have every suite: what is absent is no error as long as one has the package.
-        if let Err(error) = apt.output("get", &["update"]) {
-            eprintln!("rust-src: {error:#}");
-        }
-        Ok(apt)
-    }
-
-    fn output(&self, tool: &str, args: &[&str]) -> anyhow::Result<String> {
-        let mut command = Command::new(format!("apt-{tool}"));
-        command.current_dir(&self.dir).args(args).arg("-oDir::Etc::sourceparts=-");
-        for (option, path) in [
-            ("Dir::Etc::sourcelist", "sources.list"),
-            ("Dir::State::Lists", "lists"),
-            ("Dir::Cache", "cache"),
-        ] {
-            command.arg(format!("-o{option}={}", self.dir.join(path).display()));
-        }
-        let output = command.output().with_context(|| format!("run apt-{tool}"))?;
-        if !output.status.success() {
-            bail!("apt-{tool} {}: {}", args.join(" "), String::from_utf8_lossy(&output.stderr).trim());
-        }
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-    }
-}
-
-/// The Debian mirrors that this machine already uses.
-fn debian_sites() -> anyhow::Result<Vec<String>> {
-    let output = Command::new("apt-get")
-        .args(["indextargets", "--format", "$(SITE)", "Created-By: Packages"])
-        .output()
-        .context("run apt-get (install rust-src by hand on a machine without apt)")?;
-    let listed = String::from_utf8_lossy(&output.stdout).into_owned();
-    let mut sites: Vec<String> = listed
-        .lines()
-        .filter(|site| !site.is_empty() && !site.contains("security"))
-        .map(str::to_owned)
-        .collect();
-    sites.sort();
-    sites.dedup();
-    ensure!(!sites.is_empty(), "apt knows no mirror (run `apt-get update` first)");
-    Ok(sites)
 }
 
 fn library_dir() -> anyhow::Result<PathBuf> {
@@ -196,4 +130,4 @@ fn tools_dir() -> PathBuf {
 /// The newest that needs no system LLVM.
 const LINKER_VERSION: &str = "0.10.4";
 /// Suites that carry a rustc near stable.
-const SUITES: [&str; 3] = ["trixie-backports", "forky", "sid"];
+const SOURCES: [&str; 3] = ["deb trixie-backports", "deb forky", "deb sid"];

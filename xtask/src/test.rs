@@ -1,16 +1,30 @@
 //! `cargo xtask test`: makes ready what the tests need, runs every test this machine can run, and names the ones it
-//! cannot.
+//! cannot. With `kube`: only those in a real cluster, which the others do without.
 
-use crate::{bench, ebpf, sdk, shell};
+use crate::{bench, ebpf, kube, sdk, shell};
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
     /// Only what needs neither root nor the SDKs
     #[arg(long)]
     plain: bool,
+    #[command(subcommand)]
+    only: Option<Only>,
+}
+
+#[derive(clap::Subcommand)]
+enum Only {
+    /// Only those in a real Kubernetes cluster, in the one that is up or in one of their own
+    Kube {
+        /// Parts of the names of tests
+        names: Vec<String>,
+    },
 }
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    if let Some(Only::Kube { names }) = &options.only {
+        return kube::test(names);
+    }
     let whole = !options.plain && shell::is_root();
     if whole {
         ebpf::run()?;

@@ -1,0 +1,109 @@
+//! Agents and servers as pods: the official SDKs in the image that xtask makes, which knows nothing of interlock.
+
+use std::net::IpAddr;
+
+use agent_tests::{Agent, Era, Sdk};
+use serde_json::{Value, json};
+
+use crate::cluster::Cluster;
+
+const IMAGE: &str = "localhost/sdk:1";
+
+/// A pod that waits to be told what to run. `resources` decides on its class, and so on where its cgroup is.
+pub(crate) fn agent(namespace: &str, name: &str, labels: &Value, resources: &Value) -> String {
+    pod(namespace, name, labels, resources, &["sleep", "infinity"].map(str::to_owned), None)
+}
+
+/// Resources of a pod of the class Guaranteed, as no other pod of these tests is: its cgroup is right below `kubepods`.
+pub(crate) fn guaranteed() -> Value {
+    let all = json!({"cpu": "200m", "memory": "256Mi"});
+    json!({"requests": all, "limits": all})
+}
+
+/// A pod with an MCP server at port 8000, and a Service of the same name at port 80.
+pub(crate) fn server(namespace: &str, name: &str, sdk: Sdk) -> String {
+    let mut command = program(sdk, "server");
+    command.extend(["--host", "0.0.0.0", "--port", "8000", "--log", "/tmp/calls"].map(str::to_owned));
+    if matches!(sdk, Sdk::Py1 | Sdk::Py2) {
+        command.push("--callers".to_owned());
+    }
+    let labels = json!({"app": name});
+    let service = json!({
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"namespace": namespace, "name": name},
+        "spec": {"selector": labels, "ports": [{"port": 80, "targetPort": 8000}]},
+    });
+    format!("{}---\n{service}\n", pod(namespace, name, &labels, &json!({}), &command, Some(8000)))
+}
+
+fn pod(
+    namespace: &str,
+    name: &str,
+    labels: &Value,
+    resources: &Value,
+    command: &[String],
+    port: Option<u16>,
+) -> String {
+    let mut container = json!({
+        "name": "main",
+        "image": IMAGE,
+        "imagePullPolicy": "Never",
+        "command": command,
+        "resources": resources,
+    });
+    if let Some(port) = port {
+        container["readinessProbe"] = json!({"tcpSocket": {"port": port}, "periodSeconds": 1});
+    }
+    let pod = json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"namespace": namespace, "name": name, "labels": labels},
+        "spec": {"terminationGracePeriodSeconds": 0, "containers": [container]},
+    });
+    format!("{pod}\n")
+}
+
+/// Starts a client in an agent's pod, and hands it a script (see `tests/README.md`).
+pub(crate) fn start(
+    cluster: &Cluster,
+    pod: (&str, &str),
+    (sdk, era): (Sdk, Era),
+    server: (IpAddr, u16),
+    script: &Value,
+) -> Agent {
+    let mut command = program(sdk, "client");
+    if sdk.is_modern() {
+        let mode = if era == Era::Auto { "auto" } else { "legacy" };
+        command.extend(["--mode", mode].map(str::to_owned));
+    }
+    let url = format!("http://{}:{}/mcp", server.0, server.1);
+    command.extend(["--url", &url, "--script", &script.to_string()].map(str::to_owned));
+    Agent::of(cluster.start(pod.0, pod.1, &command))
+}
+
+/// The addresses from which a server in Python says it was called.
+pub(crate) fn callers(cluster: &Cluster, namespace: &str, server: &str) -> Vec<String> {
+    let logs = cluster.kubectl(&["--namespace", namespace, "logs", server]);
+    let lines = logs.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    lines.filter_map(|line| line["caller"].as_str().map(str::to_owned)).collect()
+}
+
+/// The calls that a server has received, by tool.
+pub(crate) fn calls(cluster: &Cluster, namespace: &str, server: &str) -> Vec<String> {
+    let output = cluster.exec(namespace, server, &["cat", "/tmp/calls"]); // no file: no call
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let started = lines.filter(|line| line["phase"] == "start");
+    started.filter_map(|line| line["tool"].as_str().map(str::to_owned)).collect()
+}
+
+/// A program of the image.
+fn program(sdk: Sdk, role: &str) -> Vec<String> {
+    let name = sdk.name();
+    match sdk {
+        Sdk::Py1 | Sdk::Py2 => vec![format!("/sdk/{name}/bin/python"), format!("/sdk/{role}_{name}.py")],
+        Sdk::Ts1 | Sdk::Ts2 => vec!["/sdk/node/node".to_owned(), format!("/sdk/node/{role}_{name}.mjs")],
+        Sdk::Rmcp => panic!("the image has no peers in Rust"),
+    }
+}
