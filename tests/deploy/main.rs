@@ -2,6 +2,7 @@
 //! real installation is not tried here.
 
 mod check;
+mod cluster;
 mod manifests;
 mod policies;
 mod program;
