@@ -2,6 +2,8 @@
 //! real installation is not tried here.
 
 mod check;
+mod cluster;
+mod manifests;
 mod policies;
 mod program;
 mod readme;
@@ -11,8 +13,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use interlock::config::Config;
-use interlock::reload;
 use serde_json::Value;
 
 /// What the program needs from the kernel; the unit says what each is for.
@@ -34,15 +34,27 @@ fn yaml(text: &str) -> Value {
     serde_saphyr::from_str(text).expect("YAML")
 }
 
+/// Every object of a file.
+fn documents(file: &str) -> Vec<Value> {
+    serde_saphyr::from_multiple(&read(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
+}
+
+/// One object of the base.
+#[track_caller]
+fn object(file: &str, kind: &str, name: &str) -> Value {
+    let all = documents(&format!("kubernetes/base/{file}"));
+    let is_wanted = |object: &&Value| object["kind"] == kind && object["metadata"]["name"] == name;
+    all.iter().find(is_wanted).unwrap_or_else(|| panic!("no {kind} {name} in {file}")).clone()
+}
+
 fn container() -> Value {
-    yaml(&read("kubernetes/daemonset.yaml"))["spec"]["template"]["spec"]["containers"][0].clone()
+    object("daemonset.yaml", "DaemonSet", "interlock")["spec"]["template"]["spec"]["containers"][0].clone()
 }
 
 /// The two configurations that are shipped, by where they are.
 fn configs() -> [(&'static str, Value); 2] {
-    let map = yaml(&read("kubernetes/configmap.yaml"));
-    let text = map["data"]["config.yaml"].as_str().expect("the ConfigMap holds config.yaml");
-    [("systemd", yaml(&read("systemd/config.yaml"))), ("kubernetes", yaml(text))]
+    [("systemd", "systemd"), ("kubernetes", "kubernetes/base")]
+        .map(|(place, folder)| (place, yaml(&read(&format!("{folder}/config.yaml")))))
 }
 
 fn strings(value: &Value) -> BTreeSet<&str> {
@@ -62,52 +74,8 @@ fn setting_of(file: &str, setting: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_manifest_is_what_its_name_says() {
-    for entry in fs::read_dir(deploy("kubernetes")).unwrap() {
-        let path = entry.unwrap().path();
-        if path.extension().is_some_and(|extension| extension == "yaml") {
-            let manifest = yaml(&fs::read_to_string(&path).unwrap());
-            let name = path.file_stem().unwrap().to_str().unwrap();
-            // A kustomization has neither of them, and needs none.
-            if name != "kustomization" {
-                assert!(
-                    manifest["apiVersion"].is_string() && manifest["metadata"]["name"].is_string(),
-                    "{name}"
-                );
-                assert!(manifest["kind"].as_str().unwrap().to_lowercase().starts_with(name), "{name}");
-            }
-        }
-    }
-}
-
-#[test]
-fn manifests_name_each_other_rightly() {
-    let set = yaml(&read("kubernetes/daemonset.yaml"));
-    let account = yaml(&read("kubernetes/serviceaccount.yaml"));
-    let map = yaml(&read("kubernetes/configmap.yaml"));
-    let namespace = yaml(&read("kubernetes/namespace.yaml"))["metadata"]["name"].clone();
-    for manifest in [&set, &account, &map] {
-        assert_eq!(manifest["metadata"]["namespace"], namespace);
-    }
-    let pod = &set["spec"]["template"];
-    assert_eq!(pod["spec"]["serviceAccountName"], account["metadata"]["name"]);
-    assert_eq!(set["spec"]["selector"]["matchLabels"], pod["metadata"]["labels"]);
-    let volumes = pod["spec"]["volumes"].as_array().unwrap();
-    let config = volumes.iter().find(|volume| volume["name"] == "config").unwrap();
-    assert_eq!(config["configMap"]["name"], map["metadata"]["name"]);
-    let named: BTreeSet<&str> = volumes.iter().map(|volume| volume["name"].as_str().unwrap()).collect();
-    let mounts = container()["volumeMounts"].clone();
-    let mounted = mounts.as_array().unwrap().iter().map(|mount| mount["name"].as_str().unwrap()).collect();
-    assert_eq!(named, mounted, "every volume is mounted and every mount has a volume");
-}
-
-#[test]
-fn unit_and_daemonset_allow_the_same() {
+fn unit_allows_what_the_kernel_asks_for() {
     let wanted: BTreeSet<&str> = CAPABILITIES.into();
-    let context = container()["securityContext"].clone();
-    assert_eq!(strings(&context["capabilities"]["add"]), wanted);
-    assert_eq!(context["capabilities"]["drop"], serde_json::json!(["ALL"]));
-    assert_eq!(context["privileged"], false);
     let bounding = unit("CapabilityBoundingSet").join(" ");
     assert_eq!(
         bounding.split(' ').map(|name| name.trim_start_matches("CAP_")).collect::<BTreeSet<_>>(),
@@ -147,7 +115,7 @@ fn folders_of_the_config_can_be_written() {
         assert_eq!(unit(setting), ["interlock"], "{setting}");
     }
     assert_eq!(unit("ReadWritePaths"), ["/sys/fs/bpf /sys/fs/cgroup"]);
-    let set = yaml(&read("kubernetes/daemonset.yaml"));
+    let set = object("daemonset.yaml", "DaemonSet", "interlock");
     let mounts = container()["volumeMounts"].clone();
     for volume in set["spec"]["template"]["spec"]["volumes"].as_array().unwrap() {
         let mount = mounts.as_array().unwrap().iter().find(|mount| mount["name"] == volume["name"]).unwrap();
@@ -159,51 +127,6 @@ fn folders_of_the_config_can_be_written() {
     for kernel in ["/sys/fs/cgroup", "/sys/fs/bpf"] {
         let mount = mounts.as_array().unwrap().iter().find(|mount| mount["mountPath"] == kernel).unwrap();
         assert_eq!(mount["mountPropagation"], "HostToContainer", "{kernel}");
-    }
-}
-
-#[test]
-fn probes_and_scrapes_find_the_metrics_port() {
-    let container = container();
-    let port = &container["ports"][0];
-    assert_eq!(port["containerPort"], METRICS_PORT);
-    for (probe, path) in [("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")] {
-        assert_eq!(container[probe]["httpGet"], serde_json::json!({"path": path, "port": port["name"]}));
-    }
-    let set = yaml(&read("kubernetes/daemonset.yaml"));
-    let scraped = &set["spec"]["template"]["metadata"]["annotations"]["prometheus.io/port"];
-    assert_eq!(scraped.as_str().unwrap(), METRICS_PORT.to_string());
-    for (place, config) in configs() {
-        let address: std::net::SocketAddr = config["metrics_addr"].as_str().unwrap().parse().unwrap();
-        assert_eq!(u64::from(address.port()), METRICS_PORT, "{place}");
-        // Only a pod has an address that a NetworkPolicy guards.
-        assert_eq!(address.ip().is_loopback(), place == "systemd", "{place}");
-    }
-}
-
-#[test]
-fn node_is_seen_and_agents_are_not_in_reach_of_the_token() {
-    let set = yaml(&read("kubernetes/daemonset.yaml"));
-    let pod = &set["spec"]["template"]["spec"];
-    assert_eq!((&pod["hostPID"], &pod["hostNetwork"]), (&Value::Bool(true), &Value::Bool(false)));
-    assert_eq!(pod["automountServiceAccountToken"], false);
-}
-
-/// The program itself reads what is shipped: the files of the unit as they are, those of the ConfigMap as mounted.
-#[test]
-fn program_reads_the_shipped_configuration_and_rules() {
-    let map = yaml(&read("kubernetes/configmap.yaml"));
-    let mounted = tempfile::tempdir().expect("a folder");
-    for file in ["config.yaml", "rules.yaml"] {
-        fs::write(mounted.path().join(file), map["data"][file].as_str().expect("in the ConfigMap"))
-            .expect("write");
-    }
-    for folder in [deploy("systemd"), mounted.path().to_owned()] {
-        let config = Config::load(&folder.join("config.yaml")).unwrap_or_else(|error| panic!("{error:#}"));
-        assert_eq!(config.rules.as_deref(), Some(Path::new("/etc/interlock/rules.yaml")));
-        let (policy, _) =
-            reload::load(&folder.join("rules.yaml")).unwrap_or_else(|error| panic!("{error:#}"));
-        assert!(!policy.is_empty());
     }
 }
 

@@ -10,8 +10,9 @@ use anyhow::{Context as _, bail};
 /// The file in an installed folder that holds the pins it was made from.
 const PINS: &str = ".pins";
 
-/// The venvs, each named as its `requirements-….txt` and its programs in `tests/sdk/` are.
-const VENVS: [&str; 5] = ["py1", "py2", "fastmcp", "langchain", "openai"];
+/// The venvs, each named as its `requirements-….txt` and its programs in `tests/sdk/` are. `manifests` has kubectl and a
+/// validator instead: Debian 12 has a kubectl without components.
+const VENVS: [&str; 6] = ["py1", "py2", "fastmcp", "langchain", "openai", "manifests"];
 
 /// Makes the SDKs ready, and says what it did.
 pub(crate) fn provision() -> anyhow::Result<()> {
