@@ -26,7 +26,9 @@ impl<'a> Deployment<'a> {
     /// Deploys it with these agents (lines of YAML) and more lines of configuration, and waits until its pod is ready.
     pub(crate) fn start(cluster: &'a Cluster, agents: &str, more: &str, rules: &str) -> Self {
         let overlay = cluster.dir().join("overlay");
-        let copied = Command::new("cp").arg("-a").arg(manifests()).arg(&overlay).status().expect("run cp");
+        fs::create_dir_all(&overlay).expect("make a folder");
+        let base = overlay.join("base");
+        let copied = Command::new("cp").arg("-a").arg(manifests()).arg(&base).status().expect("run cp");
         assert!(copied.success());
         let config = format!(
             "version: 1\nattach: [/itest-kube]\nagents:\n{agents}\nrules: /etc/interlock/rules.yaml\n\
@@ -50,14 +52,6 @@ impl<'a> Deployment<'a> {
     }
 
     fn kustomization(&self, rules: &str) -> Value {
-        let files = fs::read_dir(&self.overlay).expect("the manifests are copied");
-        let mut files: Vec<String> =
-            files.flatten().map(|file| file.file_name().to_string_lossy().into_owned()).collect();
-        files.retain(|name| name.ends_with(".yaml") && name != "kustomization.yaml");
-        files.push("api.yaml".to_owned());
-        files.sort();
-        files.dedup();
-        fs::write(self.overlay.join("api.yaml"), api_access()).expect("write the role");
         let map = json!({
             "apiVersion": "v1",
             "kind": "ConfigMap",
@@ -71,14 +65,10 @@ impl<'a> Deployment<'a> {
             "metadata": {"name": "interlock", "namespace": NAMESPACE},
             "spec": {"template": {
                 "metadata": {"annotations": {"interlock.test/config": self.config}},
-                "spec": {"automountServiceAccountToken": true, "containers": [{
-                    "name": "interlock",
-                    "env": [{"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
-                }]},
             }},
         });
         json!({
-            "resources": files,
+            "resources": ["base"],
             "images": [{"name": "interlock", "newName": "localhost/interlock", "newTag": "test"}],
             "patches": [{"patch": map.to_string()}, {"patch": pods.to_string()}],
         })
@@ -161,21 +151,5 @@ impl Drop for Deployment<'_> {
 }
 
 fn manifests() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/kubernetes")
-}
-
-/// What its service account needs to be told of pods.
-fn api_access() -> String {
-    let meta = json!({"name": "interlock-pods"});
-    let group = "rbac.authorization.k8s.io";
-    let role = json!({
-        "apiVersion": format!("{group}/v1"), "kind": "ClusterRole", "metadata": meta,
-        "rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}],
-    });
-    let binding = json!({
-        "apiVersion": format!("{group}/v1"), "kind": "ClusterRoleBinding", "metadata": meta,
-        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "interlock-pods"},
-        "subjects": [{"kind": "ServiceAccount", "name": "interlock", "namespace": NAMESPACE}],
-    });
-    format!("{role}\n---\n{binding}\n")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/kubernetes/base")
 }

@@ -5,5 +5,6 @@ mod bare;
 mod captured;
 mod cluster;
 mod deployment;
+mod fleet;
 mod node;
 mod peers;
