@@ -1,7 +1,7 @@
 //! Agents that are pods, chosen by their cgroup or by what the API says of them: their calls are seen, decided and
 //! stopped, and servers still see the pods' own addresses.
 
-use agent_tests::{Agent, Era, Sdk, Step};
+use agent_tests::{Agent, Era, Sdk, Step, wait_for};
 use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
@@ -38,6 +38,56 @@ fn calls_of_a_pod_chosen_by_label_are_decided_and_stopped() {
     let cluster = Cluster::join();
     let deployment = Deployment::start(&cluster, BY_API, WATCH, RULES);
     is_governed(&cluster, &deployment, "agents/client", &json!({}));
+}
+
+#[test]
+fn pods_that_call_at_once_are_held_from_their_first_connection() {
+    let cluster = Cluster::join();
+    let _deployment = Deployment::start(&cluster, BY_API, WATCH, RULES);
+    let (_servers, _agents) = (cluster.namespace("servers"), cluster.namespace("agents"));
+    cluster.apply(&peers::server("servers", "bank", Sdk::Ts2));
+    let bank = (cluster.pod_ready("servers", "bank"), 8000);
+    let script = json!([{"op": "call", "tool": "wire_transfer", "args": {"amount": 5}}]);
+    let labels = json!({"interlock.dev/agent": "true"});
+    let names: Vec<String> = (0..6).map(|n| format!("eager-{n}")).collect();
+    let pods = names
+        .iter()
+        .map(|name| peers::eager_agent("agents", name, &labels, (Sdk::Ts2, Era::Auto), bank, &script));
+    cluster.apply(&pods.collect::<Vec<_>>().join("---\n"));
+    for name in &names {
+        let said = wait_for("an agent to end", || {
+            let pod = cluster.object("agents", &format!("pod/{name}"));
+            let has_ended = ["Succeeded", "Failed"].iter().any(|phase| pod["status"]["phase"] == *phase);
+            has_ended.then(|| cluster.kubectl(&["--namespace", "agents", "logs", name]))
+        });
+        // It may have got no connection at all: then it was not known yet.
+        let refused = said.contains("payments are made by people") || said.contains("\"connected\":false");
+        assert!(refused, "{name}: {said}");
+    }
+    assert_eq!(peers::calls(&cluster, "servers", "bank"), [""; 0], "nothing slips");
+}
+
+#[test]
+fn a_stop_by_label_holds_the_pods_that_have_it_and_no_others() {
+    let cluster = Cluster::join();
+    let deployment = Deployment::start(&cluster, BY_API, WATCH, RULES);
+    let (_servers, _agents) = (cluster.namespace("servers"), cluster.namespace("agents"));
+    cluster.apply(&peers::server("servers", "bank", Sdk::Py2));
+    for tier in ["gold", "silver"] {
+        let labels = json!({"interlock.dev/agent": "true", "tier": tier});
+        cluster.apply(&peers::agent("agents", tier, &labels, &json!({})));
+        cluster.pod_ready("agents", tier);
+    }
+    let bank = (cluster.pod_ready("servers", "bank"), 8000);
+    let script = json!([{"op": "call", "tool": "echo", "args": {"text": "hello"}}]);
+    let passes = |pod| {
+        let agent = peers::start(&cluster, ("agents", pod), (Sdk::Py2, Era::Auto), bank, &script);
+        agent.tried()["connected"] == true && !agent.step().is_error
+    };
+    let (stop, _) = deployment.stop(&["label=tier=gold"], "refuse");
+    assert_eq!((passes("gold"), passes("silver")), (false, true));
+    deployment.release(&stop);
+    assert!(passes("gold"));
 }
 
 /// Everything that is promised of an agent, of a pod known as `name`.

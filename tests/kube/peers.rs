@@ -59,7 +59,7 @@ fn pod(
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"namespace": namespace, "name": name, "labels": labels},
-        "spec": {"terminationGracePeriodSeconds": 0, "containers": [container]},
+        "spec": {"terminationGracePeriodSeconds": 0, "restartPolicy": "Never", "containers": [container]},
     });
     format!("{pod}\n")
 }
@@ -68,10 +68,26 @@ fn pod(
 pub(crate) fn start(
     cluster: &Cluster,
     pod: (&str, &str),
-    (sdk, era): (Sdk, Era),
+    kind: (Sdk, Era),
     server: (IpAddr, u16),
     script: &Value,
 ) -> Agent {
+    Agent::of(cluster.start(pod.0, pod.1, &client(kind, server, script)))
+}
+
+/// A pod that is such a client from its first instruction on, and then no more.
+pub(crate) fn eager_agent(
+    namespace: &str,
+    name: &str,
+    labels: &Value,
+    kind: (Sdk, Era),
+    server: (IpAddr, u16),
+    script: &Value,
+) -> String {
+    pod(namespace, name, labels, &json!({}), &client(kind, server, script), None)
+}
+
+fn client((sdk, era): (Sdk, Era), server: (IpAddr, u16), script: &Value) -> Vec<String> {
     let mut command = program(sdk, "client");
     if sdk.is_modern() {
         let mode = if era == Era::Auto { "auto" } else { "legacy" };
@@ -79,7 +95,7 @@ pub(crate) fn start(
     }
     let url = format!("http://{}:{}/mcp", server.0, server.1);
     command.extend(["--url", &url, "--script", &script.to_string()].map(str::to_owned));
-    Agent::of(cluster.start(pod.0, pod.1, &command))
+    command
 }
 
 /// The addresses from which a server in Python says it was called.

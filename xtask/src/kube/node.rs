@@ -3,6 +3,7 @@
 //! namespace: the kernel side of interlock knows processes by the machine's pids.
 
 use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -161,11 +162,14 @@ fn made_list(files: &Files) -> PathBuf {
 pub(super) fn take_down(files: &Files) -> anyhow::Result<()> {
     hierarchy::remove()?;
     for folder in read(&made_list(files)).lines() {
-        let removed = fs::remove_dir(folder);
-        removed.with_context(|| format!("remove {folder}, which this made"))?;
+        match fs::remove_dir(folder) {
+            // Somebody else has begun to use it.
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty) => {}
+            removed => removed.with_context(|| format!("remove {folder}, which this made"))?,
+        }
     }
     match fs::remove_dir_all(files.run()) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
             Err(error).context("remove the run's folder")
         }
         _ => Ok(()),
