@@ -169,9 +169,7 @@ pub(super) fn take_down(files: &Files) -> anyhow::Result<()> {
         }
     }
     match fs::remove_dir_all(files.run()) {
-        Err(error) if error.kind() != ErrorKind::NotFound => {
-            Err(error).context("remove the run's folder")
-        }
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error).context("remove the run's folder"),
         _ => Ok(()),
     }
 }
