@@ -7,8 +7,10 @@ mod check;
 mod demo;
 mod ebpf;
 mod fuzz;
+mod image;
 mod interrupt;
 mod kube;
+mod oci;
 mod process;
 mod scrape;
 mod scratch;
@@ -41,6 +43,8 @@ enum Task {
     Demo,
     /// Measure what interlock costs next to direct calls, and that a stop stops
     Bench(bench::Options),
+    /// Make a container image of interlock: target/image/interlock.oci.tar
+    Image,
     /// Formatting, lints for the host and for the kernel, and the rules of this repository
     Check(check::Options),
     /// Random rules and messages, for as many seconds
@@ -58,6 +62,7 @@ fn main() -> anyhow::Result<()> {
         Task::Sdk => sdk::provision(),
         Task::Demo => demo::run(),
         Task::Bench(options) => bench::run(&options),
+        Task::Image => image::run_task(),
         Task::Check(options) => check::run(&options),
         Task::Fuzz(options) => fuzz::run(&options),
         Task::Kube(options) => kube::run(&options),

@@ -2,7 +2,7 @@
 //! agents and servers, and interlock itself.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -10,8 +10,9 @@ use anyhow::{Context as _, ensure};
 use serde_json::json;
 
 use super::files::Files;
-use super::image::pack;
-use crate::{apt, ebpf, sdk, shell};
+use crate::image::{copy, fresh, run};
+use crate::oci::pack;
+use crate::{apt, image, sdk, shell};
 
 pub(super) const BUSYBOX: &str = "localhost/busybox:1";
 const SDK: &str = "localhost/sdk:1";
@@ -154,55 +155,11 @@ fn node(into: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// interlock as it is in this tree: the program and the libraries it is linked to, and nothing else.
+/// interlock as it is in this tree.
 pub(super) fn interlock(files: &Files) -> anyhow::Result<()> {
-    ebpf::run()?;
-    shell::run(&mut shell::cargo(&["build", "--release", "--package=agent-user", "--bin=interlock"]))?;
-    let program = shell::target().join("release/interlock");
-    let tar = tar_of(files, "interlock");
-    let built = |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified());
-    if built(&tar).is_ok_and(|tar| built(&program).is_ok_and(|program| program < tar)) {
-        return Ok(());
-    }
-    println!("kube: image {INTERLOCK}");
-    let root = fresh(&files.dir.join("roots/interlock"))?;
-    let place = root.join("usr/local/bin/interlock");
-    copy(&program, &place)?;
-    run(Command::new("strip").arg(&place))?;
-    let ldd = Command::new("ldd").arg(&program).output().context("run ldd")?;
-    // `libc.so.6 => /lib/… (0x…)`, and the loader by its path alone.
-    for library in
-        String::from_utf8_lossy(&ldd.stdout).split_whitespace().filter(|word| word.starts_with('/'))
-    {
-        copy(Path::new(library), &root.join(&library[1..]))?;
-    }
-    for folder in ["etc", "proc", "run", "sys", "tmp", "var/lib", "var/log"] {
-        fs::create_dir_all(root.join(folder)).context("make the image's folders")?;
-    }
-    let config = json!({"Entrypoint": ["/usr/local/bin/interlock"], "Env": ["PATH=/usr/local/bin"]});
-    pack(INTERLOCK, &root, &config, &tar)
-}
-
-fn fresh(folder: &Path) -> anyhow::Result<PathBuf> {
-    let _ = fs::remove_dir_all(folder);
-    fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
-    // Whoever it is inside, the root of its files is readable.
-    fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).context("open the folder")?;
-    Ok(folder.to_owned())
-}
-
-fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
-    let folder = to.parent().context("a file lies in a folder")?;
-    fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
-    fs::copy(from, to).with_context(|| format!("copy {} to {}", from.display(), to.display())).map(drop)
+    image::build(INTERLOCK, &tar_of(files, "interlock"))
 }
 
 fn has_extension(path: &Path, extension: &str) -> bool {
     path.extension().is_some_and(|found| found == extension)
-}
-
-fn run(command: &mut Command) -> anyhow::Result<()> {
-    let status = command.status().with_context(|| format!("start {command:?}"))?;
-    ensure!(status.success(), "{command:?}: {status}");
-    Ok(())
 }

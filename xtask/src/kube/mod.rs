@@ -9,7 +9,6 @@ mod control;
 mod debs;
 mod files;
 mod hierarchy;
-mod image;
 mod images;
 mod node;
 mod worker;

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::scratch::Scratch;
 
 /// Packs a folder as the image `name`, with this configuration (`Entrypoint`, `Env`, …).
-pub(super) fn pack(name: &str, root: &Path, config: &Value, into: &Path) -> anyhow::Result<()> {
+pub(crate) fn pack(name: &str, root: &Path, config: &Value, into: &Path) -> anyhow::Result<()> {
     let made_in = into.parent().context("an image lies in a folder")?;
     fs::create_dir_all(made_in).with_context(|| format!("make {}", made_in.display()))?;
     let scratch = Scratch::make_in(made_in, "image")?;
