@@ -8,6 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::api::PostParams;
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
 
 use super::render::{scope_text, text};
@@ -81,9 +82,15 @@ fn stop_text(answer: &Value) -> String {
     shown + &format!("\nrelease it with `kubectl delete agentstop {name}`")
 }
 
-/// Runs the controller.
+/// Runs the controller until it is told to end: the first process of a container ends by no signal that it does not ask for.
 pub(super) fn run(nodes: Nodes) -> Result<()> {
-    block_on(async |client| controller::run(client, nodes).await)
+    block_on(async |client| {
+        let mut terminate = signal(SignalKind::terminate())?;
+        tokio::select! {
+            ended = controller::run(client, nodes) => ended,
+            _ = terminate.recv() => Ok(()),
+        }
+    })
 }
 
 fn block_on<T>(work: impl AsyncFnOnce(Client) -> Result<T>) -> Result<T> {
