@@ -92,7 +92,9 @@ impl<'a> Deployment<'a> {
     pub(crate) fn pod(&self) -> String {
         let all = self.cluster.object(NAMESPACE, "pods");
         let pods = all["items"].as_array().expect("a list of pods").iter();
-        let mut living = pods.filter(|pod| pod["metadata"]["deletionTimestamp"].is_null());
+        // The controller has a pod of its own there.
+        let is_own = |pod: &&Value| pod["metadata"]["labels"]["app.kubernetes.io/name"] == "interlock";
+        let mut living = pods.filter(is_own).filter(|pod| pod["metadata"]["deletionTimestamp"].is_null());
         living.next().and_then(|pod| pod["metadata"]["name"].as_str()).expect("it has a pod").to_owned()
     }
 

@@ -37,10 +37,14 @@ pub(crate) fn build(name: &str, tar: &Path) -> anyhow::Result<()> {
     copy(&program, &place)?;
     run(Command::new("strip").arg(&place))?;
     let ldd = Command::new("ldd").arg(&program).output().context("run ldd")?;
+    let libraries = String::from_utf8_lossy(&ldd.stdout);
+    ensure!(
+        ldd.status.success() && !libraries.contains("not found"),
+        "ldd {}: {libraries}",
+        program.display()
+    );
     // `libc.so.6 => /lib/… (0x…)`, and the loader by its path alone.
-    for library in
-        String::from_utf8_lossy(&ldd.stdout).split_whitespace().filter(|word| word.starts_with('/'))
-    {
+    for library in libraries.split_whitespace().filter(|word| word.starts_with('/')) {
         copy(Path::new(library), &root.join(&library[1..]))?;
     }
     for folder in ["etc", "proc", "run", "sys", "tmp", "var/lib", "var/log"] {

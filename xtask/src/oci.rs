@@ -83,7 +83,8 @@ impl Layout {
 
 fn tar(folder: &Path, into: &Path) -> anyhow::Result<()> {
     let mut tar = Command::new("tar");
-    tar.args(["--numeric-owner", "--owner=0", "--group=0", "-C"]).arg(folder);
+    // The same files are the same image, whoever packs them and when.
+    tar.args(["--sort=name", "--mtime=@0", "--numeric-owner", "--owner=0", "--group=0", "-C"]).arg(folder);
     let status = tar.arg("-cf").arg(into).arg(".").status().context("run tar")?;
     ensure!(status.success(), "tar of {}: {status}", folder.display());
     Ok(())
