@@ -134,19 +134,26 @@ pub fn enter(dir: &Path, pid: u32) -> anyhow::Result<()> {
     write(&dir.join("cgroup.procs"), &pid.to_string())
 }
 
+/// Processes in the host's namespaces: the first of the kernel's own threads, and the first process, which some hosts let
+/// nobody look into.
+const HOSTS: [&str; 2] = ["2", "1"];
+
 /// Sees the paths of all cgroups as the host does. A container runtime may have given this process a cgroup namespace of its
 /// own, in which `/proc/PID/cgroup` leads up from there (`/../…`). Call it while this is the only thread.
 ///
 /// # Errors
 /// The host's namespace is known and cannot be entered; that needs CAP_SYS_ADMIN.
 pub fn leave_namespace() -> anyhow::Result<()> {
-    let namespace = |process: &str| fs::metadata(format!("/proc/{process}/ns/cgroup")).map(|file| file.ino());
-    // Where process 1 cannot be looked into this is no container that was given the host's processes.
-    let Ok(host) = namespace("1") else { return Ok(()) };
+    let path = |process: &str| format!("/proc/{process}/ns/cgroup");
+    let namespace = |process: &str| fs::metadata(path(process)).map(|file| file.ino());
+    // Without either this is no container that was given the host's processes.
+    let host = HOSTS.into_iter().find_map(|process| Some((process, namespace(process).ok()?)));
+    let Some((process, host)) = host else { return Ok(()) };
     if namespace("self").is_ok_and(|own| own == host) {
         return Ok(());
     }
-    let host = File::open("/proc/1/ns/cgroup").context("open /proc/1/ns/cgroup")?;
+    let host = path(process);
+    let host = File::open(&host).with_context(|| format!("open {host}"))?;
     setns(host, CloneFlags::CLONE_NEWCGROUP).context("enter the host's cgroup namespace")
 }
 
