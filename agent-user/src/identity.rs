@@ -46,6 +46,14 @@ impl Agent {
         test(Whom { name: &self.name, labels: &self.labels.load() })
     }
 
+    /// It is this pod, too.
+    pub fn is_pod(&self, own: OwnPod) {
+        let mut pods = Vec::clone(&self.pods.load());
+        pods.retain(|known| known.cgroup != own.cgroup);
+        pods.push(own);
+        self.pods.store(Arc::new(pods));
+    }
+
     /// One without labels.
     pub fn new(number: u32, name: &str, metrics: AgentMetrics) -> Agent {
         Agent {

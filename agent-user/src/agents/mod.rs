@@ -18,9 +18,9 @@ use self::pods::OfPods;
 use crate::config::Unclassified;
 use crate::decide::stop::{Level, Selector};
 use crate::gate::Gate;
-use crate::identity::Agent;
+use crate::identity::{Agent, OwnPod};
 use crate::kernel::{Kernel, Maps, cgroup};
-use crate::kubernetes::{ByUid, Directory};
+use crate::kubernetes::{ByUid, Directory, Pod};
 use crate::record::entry::{AgentHeld, Entry, Halt};
 use crate::record::log::Log;
 use crate::record::metrics::Metrics;
@@ -301,7 +301,7 @@ impl Agents {
         &self,
         held: &mut BTreeMap<String, Held>,
         path: &str,
-        (name, labels): (&str, &Labels),
+        (name, labels, pod): (&str, &Labels, Option<&Arc<Pod>>),
         made: Option<Instant>,
     ) -> Result<bool> {
         let dir = self.dir(path);
@@ -310,6 +310,10 @@ impl Agents {
             return Ok(false);
         }
         let agent = self.named(name, labels)?;
+        if let Some(pod) = pod {
+            // Before its first connection can be accepted: rules go by it.
+            agent.is_pod(OwnPod { cgroup: path.to_owned(), pod: Arc::clone(pod) });
+        }
         let is_new = !self.kernel.held()?.contains_key(&id);
         self.kernel.hold(&dir, id, agent.number).with_context(|| format!("hold cgroup {path}"))?;
         // Connections that are older than this were never redirected: they must not go on unread.
@@ -332,7 +336,8 @@ impl Agents {
         let (mut unheld, mut new) = (Vec::new(), Vec::new());
         let mut held = self.held_now();
         for found in &walk.found {
-            let was_new = self.hold(&mut held, &found.path, (&found.name, &found.labels), None);
+            let was_new =
+                self.hold(&mut held, &found.path, (&found.name, &found.labels, found.pod.as_ref()), None);
             // Also one that was gone again before it was held: it may come back. The kubelet makes pods' cgroups itself.
             if !matches!(was_new, Ok(false)) && found.pod.is_none() {
                 new.push(found.path.clone());
@@ -409,13 +414,15 @@ impl Agents {
             let name = names.get(number).cloned().unwrap_or_else(lost);
             let path = format!("{}/{file}", self.tree.exec_cgroup);
             let labels = self.tree.selectors.labels_of(&name);
-            self.hold(&mut self.held_now(), &path, (&name, &labels), Some(Instant::now()))?;
+            self.hold(&mut self.held_now(), &path, (&name, &labels, None), Some(Instant::now()))?;
         }
         for unheld in self.refresh().1 {
             unheld.warn();
         }
         let live: Vec<u64> = self.held_now().values().map(|held| held.id).collect();
-        for id in known.into_keys().filter(|id| !live.contains(id)) {
+        // A pod of which nothing is known any more may be an agent still: it gets nowhere until it is.
+        let is_told = self.tree.directory.as_ref().is_none_or(|directory| directory.is_complete());
+        for id in known.into_keys().filter(|id| is_told && !live.contains(id)) {
             self.kernel.let_go(id)?;
         }
         self.forget_old_guards()
@@ -441,7 +448,7 @@ impl Agents {
             }
             std::fs::create_dir_all(&dir).with_context(|| format!("create cgroup {path}"))?;
             let labels = self.tree.selectors.labels_of(name);
-            self.hold(&mut held, &path, (name, &labels), Some(Instant::now()))?;
+            self.hold(&mut held, &path, (name, &labels, None), Some(Instant::now()))?;
             return Ok(dir);
         }
         bail!("no free cgroup name for agent {name:?}")

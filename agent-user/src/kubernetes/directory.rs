@@ -97,7 +97,7 @@ impl Directory {
 
     /// These are all.
     pub(super) fn set_all(&self, all: ByUid) {
-        self.change(|pods, writer| {
+        self.change(true, |pods, writer| {
             writer.deleted = pods.keys().filter(|uid| !all.contains_key(uid)).cloned().collect();
             pods.extend(all);
         });
@@ -109,7 +109,7 @@ impl Directory {
         if self.pods.load().get(&uid).is_some_and(|known| **known == pod) {
             return;
         }
-        self.change(|pods, writer| {
+        self.change(self.is_complete(), |pods, writer| {
             writer.deleted.remove(&uid);
             pods.insert(uid, Arc::new(pod));
         });
@@ -128,7 +128,7 @@ impl Directory {
         if !self.writer().deleted.iter().any(is_over) {
             return;
         }
-        self.change(|pods, writer| {
+        self.change(self.is_complete(), |pods, writer| {
             writer.deleted.retain(|uid| {
                 if is_over(uid) {
                     pods.remove(uid);
@@ -138,24 +138,31 @@ impl Directory {
         });
     }
 
-    fn change(&self, change: impl FnOnce(&mut ByUid, &mut Writer)) {
+    /// A part is not told to the next daemon.
+    fn change(&self, is_complete: bool, change: impl FnOnce(&mut ByUid, &mut Writer)) {
         let mut writer = self.writer();
         let mut pods = ByUid::clone(&self.pods.load());
         change(&mut pods, &mut writer);
-        self.pods.store(Arc::new(pods));
+        // On disk first: what an agent is held and stopped by must be known to a daemon that starts the moment after.
         writer.is_unsaved = true;
+        if is_complete {
+            match self.write(&pods) {
+                Ok(()) => writer.is_unsaved = false,
+                Err(error) => warn!(error = format!("{error:#}"), "pods not saved yet"),
+            }
+        }
+        self.pods.store(Arc::new(pods));
     }
 
-    /// Writes what has changed since the last call to disk.
+    /// Writes to disk what could not be written when it changed.
     pub fn save(&self) -> Result<()> {
-        let pods = {
-            let mut writer = self.writer();
-            if !self.is_complete() || !std::mem::take(&mut writer.is_unsaved) {
-                return Ok(());
-            }
-            self.pods()
-        };
-        self.write(&pods).inspect_err(|_| self.writer().is_unsaved = true)
+        // Held while it is written, so that nothing newer is written over.
+        let mut writer = self.writer();
+        if self.is_complete() && writer.is_unsaved {
+            self.write(&self.pods())?;
+            writer.is_unsaved = false;
+        }
+        Ok(())
     }
 
     fn write(&self, pods: &ByUid) -> Result<()> {
