@@ -99,8 +99,8 @@ impl Daemon {
         Ok(())
     }
 
-    /// Covers new cgroups below the root, leaves namespaces without agents, saves what is known of pods and what limits have counted, counts what
-    /// servers show, and sees changes of the keys of tokens, of the file that says what is trusted, and of the rules that no
+    /// Covers new cgroups below the root, leaves namespaces without agents, saves what limits have counted and what of pods
+    /// is not on disk, counts what servers show, and sees changes of the keys of tokens, of the file that says what is trusted, and of the rules that no
     /// watch reports, such as behind a symbolic link.
     fn tend(&self) {
         if let Some(reloader) = &self.reloader {
@@ -180,7 +180,7 @@ impl Daemon {
         let stop = agent
             .as_ref()
             .filter(|_| reason == Some(Reason::Stopped))
-            .and_then(|agent| agent.is(|whom| rules.stop_of_agent(whom)));
+            .and_then(|agent| agent.as_whom(|whom| rules.stop_of_agent(whom)));
         if let Some(agent) = &agent
             && reason == Some(Reason::Stopped)
         {

@@ -28,7 +28,7 @@ pub struct Agent {
     pub name: Arc<str>,
     /// As the configuration gives them, or those that its pod has now.
     pub labels: ArcSwap<BTreeMap<String, String>>,
-    /// The pods that it is.
+    /// The pods that it is: one, and before it those of the same name that were deleted by force and go on.
     pub pods: ArcSwap<Vec<OwnPod>>,
     pub metrics: AgentMetrics,
     /// Bounds how many of its processes' environments are read at a time.
@@ -41,17 +41,9 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Whether something holds for it, as its labels are now.
-    pub fn is<T>(&self, test: impl FnOnce(Whom<'_>) -> T) -> T {
-        test(Whom { name: &self.name, labels: &self.labels.load() })
-    }
-
-    /// It is this pod, too.
-    pub fn is_pod(&self, own: OwnPod) {
-        let mut pods = Vec::clone(&self.pods.load());
-        pods.retain(|known| known.cgroup != own.cgroup);
-        pods.push(own);
-        self.pods.store(Arc::new(pods));
+    /// What `ask` says of it, as its labels are now.
+    pub fn as_whom<T>(&self, ask: impl FnOnce(Whom<'_>) -> T) -> T {
+        ask(Whom { name: &self.name, labels: &self.labels.load() })
     }
 
     /// One without labels.
@@ -169,7 +161,7 @@ fn in_pod(pods: &[OwnPod], pid: u32) -> Option<(InPod, Arc<BTreeMap<String, Stri
         image: container.image,
         annotations: pod.annotations.clone(),
     };
-    Some((found, Arc::new(pod.labels.clone())))
+    Some((found, Arc::clone(&pod.labels)))
 }
 
 /// Time for a process to let its environment be read.

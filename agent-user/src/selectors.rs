@@ -190,7 +190,7 @@ impl Selectors {
         Some(Found {
             path: path(parts),
             name: pod.name_by(&selector.name),
-            labels: Arc::new(pod.labels.clone()),
+            labels: Arc::clone(&pod.labels),
             pod: Some(Arc::clone(pod)),
         })
     }
@@ -329,7 +329,7 @@ mod tests {
             std::fs::create_dir_all(root.path().join(dir)).unwrap();
         }
         let pod = |namespace: &str, name: &str, label: &str| {
-            let labels = [("interlock.dev/agent".to_owned(), label.to_owned())].into();
+            let labels = Arc::new([("interlock.dev/agent".to_owned(), label.to_owned())].into());
             Arc::new(Pod { namespace: namespace.into(), name: name.into(), labels, ..Pod::default() })
         };
         let pods: ByUid = [

@@ -191,7 +191,7 @@ impl Known {
 impl Followed {
     fn is_met_by(&self, selector: &Selector) -> bool {
         let Task { call, scene, conn, .. } = &*self.task;
-        !self.is_over && conn.identity.agent.is(|agent| selector.matches(&call.facts(scene, agent)))
+        !self.is_over && conn.identity.agent.as_whom(|agent| selector.matches(&call.facts(scene, agent)))
     }
 }
 

@@ -117,6 +117,14 @@ impl ApiServer {
         self.shared.list(STOPS)
     }
 
+    /// As `kubectl edit` does.
+    pub fn edit_stop(&self, name: &str, spec: Value) {
+        let known = self.stops().into_iter().find(|stop| stop["metadata"]["name"] == name);
+        let mut stop = known.expect("an AgentStop of this name");
+        stop["spec"] = spec;
+        self.shared.put(STOPS, name, stop);
+    }
+
     /// Every node's answer.
     pub fn reports(&self) -> Vec<Value> {
         self.shared.list(REPORTS)

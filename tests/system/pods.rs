@@ -173,6 +173,30 @@ fn api_server_and_daemon_may_be_away_and_no_pod_runs_free() {
     assert!(daemon.cli().run(&["status"]).json["kubernetes"]["fault"].is_null());
 }
 
+#[test]
+#[cfg_attr(not(feature = "root-tests"), ignore = "needs root and BPF")]
+fn daemon_that_knows_no_pod_any_more_lets_none_go() {
+    let world = World::new();
+    let mut api = ApiServer::start(&world);
+    api.set(&pod(&uid(1), "agents", "coder-0", agent_labels()));
+    api.set(&pod(&uid(2), "web", "front", json!({})));
+    let mut daemon = start(&world, NO_RULES, "hold");
+    knows(&daemon, 2);
+    let server = server(&world);
+    let (mut coder, mut web) = (enter(&world, &uid(1)), enter(&world, &uid(2)));
+    call_until_answered(&mut coder, &server);
+    call_until_answered(&mut web, &server);
+    daemon.stop();
+    api.go_away();
+    std::fs::remove_file(world.path("state/pods.json")).expect("remove what it knew");
+    daemon.restart(&world);
+    assert!(call(&mut coder, &server).is_err(), "an agent that nobody can name gets nowhere");
+    assert!(enter(&world, &uid(3)).open(server.address()).is_err(), "nor does who comes");
+    call(&mut web, &server).expect("who was spared still is");
+    api.resume();
+    call_until_answered(&mut coder, &server);
+}
+
 /// The words of a command for the cluster of this API server.
 fn for_cluster(world: &World, args: &[&str]) -> Vec<String> {
     let env = format!("KUBECONFIG={}", world.path("kubeconfig").display());
@@ -227,6 +251,13 @@ fn a_stop_of_the_fleet_is_carried_out_answered_summed_up_and_released() {
         "{}",
         refused.json
     );
+
+    // It holds as it was made, whatever becomes of the object but its end.
+    api.edit_stop(name, json!({"scope": {"label": {"tier": "silver"}}, "level": "isolate", "reason": "odd"}));
+    wait_for("the node to say so", || {
+        api.reports()[0]["spec"]["problems"].to_string().contains("it can only go further").then_some(())
+    });
+    assert!(coder.open(server.address()).is_err(), "still isolated");
 
     // It holds while nobody is there, and its end is learned of afterwards.
     api.go_away();

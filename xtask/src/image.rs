@@ -15,7 +15,7 @@ use crate::{ebpf, shell};
 /// As `deploy/kubernetes` names it.
 const NAME: &str = concat!("docker.io/library/interlock:", env!("CARGO_PKG_VERSION"));
 
-pub(crate) fn run_task() -> anyhow::Result<()> {
+pub(crate) fn run() -> anyhow::Result<()> {
     let tar = shell::target().join("image/interlock.oci.tar");
     build(NAME, &tar)?;
     println!("image: {NAME} is in {}", tar.display());
@@ -35,7 +35,7 @@ pub(crate) fn build(name: &str, tar: &Path) -> anyhow::Result<()> {
     let root = fresh(&tar.with_extension("root"))?;
     let place = root.join("usr/local/bin/interlock");
     copy(&program, &place)?;
-    run(Command::new("strip").arg(&place))?;
+    shell::run(Command::new("strip").arg(&place))?;
     let ldd = Command::new("ldd").arg(&program).output().context("run ldd")?;
     let libraries = String::from_utf8_lossy(&ldd.stdout);
     ensure!(
@@ -67,10 +67,4 @@ pub(crate) fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
     let folder = to.parent().context("a file lies in a folder")?;
     fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
     fs::copy(from, to).with_context(|| format!("copy {} to {}", from.display(), to.display())).map(drop)
-}
-
-pub(crate) fn run(command: &mut Command) -> anyhow::Result<()> {
-    let status = command.status().with_context(|| format!("start {command:?}"))?;
-    ensure!(status.success(), "{command:?}: {status}");
-    Ok(())
 }

@@ -62,7 +62,7 @@ fn main() -> anyhow::Result<()> {
         Task::Sdk => sdk::provision(),
         Task::Demo => demo::run(),
         Task::Bench(options) => bench::run(&options),
-        Task::Image => image::run_task(),
+        Task::Image => image::run(),
         Task::Check(options) => check::run(&options),
         Task::Fuzz(options) => fuzz::run(&options),
         Task::Kube(options) => kube::run(&options),

@@ -146,7 +146,7 @@ impl Agents {
             .by_number
             .load()
             .values()
-            .filter(|agent| agent.is(|whom| selector.matches_agent(whom)))
+            .filter(|agent| agent.as_whom(|whom| selector.matches_agent(whom)))
             .cloned()
             .collect();
         agents.sort_by(|a, b| a.name.cmp(&b.name));
@@ -181,7 +181,7 @@ impl Agents {
 
     /// Makes the kernel's state of an agent what the stops in force say.
     pub fn apply_stops(&self, agent: &Agent) -> Result<()> {
-        let hold = || state(agent.is(|whom| self.gate.rules().hold_of_agent(whom)));
+        let hold = || state(agent.as_whom(|whom| self.gate.rules().hold_of_agent(whom)));
         self.apply(hold, |state| self.kernel.set_state(agent.number, state.unwrap_or(AgentState::RUN)))
     }
 
@@ -219,7 +219,9 @@ impl Agents {
     /// Lets the processes of an agent go on after a stop of this level, unless another one keeps them frozen.
     pub fn thaw(&self, agent: &Agent, released: Level) -> Result<()> {
         let is_frozen = |level: Option<Level>| level >= Some(Level::Freeze);
-        if !is_frozen(Some(released)) || is_frozen(agent.is(|whom| self.gate.rules().hold_of_agent(whom))) {
+        if !is_frozen(Some(released))
+            || is_frozen(agent.as_whom(|whom| self.gate.rules().hold_of_agent(whom)))
+        {
             return Ok(());
         }
         let thaw = |(_, dir): &(String, PathBuf)| match cgroup::set_frozen(dir, false) {
@@ -235,7 +237,7 @@ impl Agents {
     fn halt_latecomers(&self, path: &str, held: &mut Held) -> Result<()> {
         let rules = self.gate.rules();
         let Some(stop) =
-            held.agent.is(|whom| rules.stop_of_agent(whom)).filter(|stop| stop.level >= Level::Freeze)
+            held.agent.as_whom(|whom| rules.stop_of_agent(whom)).filter(|stop| stop.level >= Level::Freeze)
         else {
             held.halted.clear();
             return Ok(());
@@ -311,8 +313,7 @@ impl Agents {
         }
         let agent = self.named(name, labels)?;
         if let Some(pod) = pod {
-            // Before its first connection can be accepted: rules go by it.
-            agent.is_pod(OwnPod { cgroup: path.to_owned(), pod: Arc::clone(pod) });
+            self.add_pod(&agent, OwnPod { cgroup: path.to_owned(), pod: Arc::clone(pod) })?;
         }
         let is_new = !self.kernel.held()?.contains_key(&id);
         self.kernel.hold(&dir, id, agent.number).with_context(|| format!("hold cgroup {path}"))?;
@@ -420,9 +421,11 @@ impl Agents {
             unheld.warn();
         }
         let live: Vec<u64> = self.held_now().values().map(|held| held.id).collect();
-        // A pod of which nothing is known any more may be an agent still: it gets nowhere until it is.
-        let is_told = self.tree.directory.as_ref().is_none_or(|directory| directory.is_complete());
-        for id in known.into_keys().filter(|id| is_told && !live.contains(id)) {
+        // Until the API server tells who they are, agents and guards of pods stay as they were.
+        if !self.is_told() {
+            return Ok(());
+        }
+        for id in known.into_keys().filter(|id| !live.contains(id)) {
             self.kernel.let_go(id)?;
         }
         self.forget_old_guards()

@@ -13,7 +13,7 @@ use tracing::{info, warn};
 
 use super::{Agents, Held, Unheld};
 use crate::config::Unclassified;
-use crate::identity::OwnPod;
+use crate::identity::{Agent, OwnPod};
 use crate::kernel::cgroup;
 use crate::kubernetes::ByUid;
 use crate::selectors::Walk;
@@ -102,6 +102,11 @@ impl Agents {
         }
     }
 
+    /// Whether a cgroup that nothing is known of is nobody's. While nothing is known of any pod it may be an agent's.
+    pub(super) fn is_told(&self) -> bool {
+        self.tree.directory.as_ref().is_none_or(|directory| directory.is_complete())
+    }
+
     /// Lets go of what an earlier daemon has guarded or spared and this one does not.
     pub(super) fn forget_old_guards(&self) -> Result<()> {
         let told = self.pods.told.lock().unwrap_or_else(PoisonError::into_inner);
@@ -124,23 +129,37 @@ impl Agents {
             }
         }
         for agent in self.by_number.load().values() {
-            let own = by_agent.remove(&agent.number).unwrap_or_default();
+            let mut own = by_agent.remove(&agent.number).unwrap_or_default();
             let known = agent.pods.load();
+            let place = |own: &OwnPod| known.iter().position(|known| known.cgroup == own.cgroup);
+            own.sort_by_key(|own| place(own).unwrap_or(usize::MAX));
             let is_same = |(own, known): (&OwnPod, &OwnPod)| {
                 own.cgroup == known.cgroup && Arc::ptr_eq(&own.pod, &known.pod)
             };
             if own.len() == known.len() && own.iter().zip(known.iter()).all(is_same) {
                 continue;
             }
-            let labels = own.first().map(|own| own.pod.labels.clone());
-            agent.pods.store(Arc::new(own));
-            let Some(labels) = labels.filter(|labels| *labels != **agent.labels.load()) else { continue };
-            agent.labels.store(Arc::new(labels));
-            // Which stops are for it was found out once per connection and generation.
-            self.gate.renew();
-            if let Err(error) = self.apply_stops(agent) {
+            if let Err(error) = self.set_pods(agent, own) {
                 warn!(agent = &*agent.name, error = format!("{error:#}"), "kernel state not written");
             }
         }
+    }
+
+    /// An agent is this pod, too. Call it before its first connection can be accepted: rules and stops go by it.
+    pub(super) fn add_pod(&self, agent: &Agent, own: OwnPod) -> Result<()> {
+        let known = agent.pods.load();
+        let others = known.iter().filter(|known| known.cgroup != own.cgroup).cloned();
+        self.set_pods(agent, others.chain([own.clone()]).collect())
+    }
+
+    /// An agent is these pods from now on, and has the labels of the last.
+    fn set_pods(&self, agent: &Agent, own: Vec<OwnPod>) -> Result<()> {
+        let labels = own.last().map(|own| Arc::clone(&own.pod.labels));
+        agent.pods.store(Arc::new(own));
+        let Some(labels) = labels.filter(|labels| **labels != **agent.labels.load()) else { return Ok(()) };
+        agent.labels.store(labels);
+        // Which stops are for it was found out once per connection and generation.
+        self.gate.renew();
+        self.apply_stops(agent)
     }
 }

@@ -30,6 +30,12 @@ impl PodSelector {
                 agent.name
             );
         }
+        if !["{namespace}", "{pod}"].iter().all(|part| agent.name.contains(part)) {
+            bail!(
+                "agent {:?}: each pod is an agent of its own; put `{{namespace}}` and `{{pod}}` into its name",
+                agent.name
+            );
+        }
         if !agent.labels.is_empty() {
             bail!("agent {:?}: `labels` are those of its pod; leave them out", agent.name);
         }

@@ -468,6 +468,12 @@ mod tests {
     fn mistakes_are_named() {
         check_error("version: 1\nagent: []", "agent");
         check_error("version: 7", "version 7");
+        let pods = |entry: &str| format!("version: 1\nagents: [{{{entry}}}]");
+        check_error(&pods("name: '{namespace}/{pod}', kubernetes: {}"), "every pod of the node");
+        check_error(&pods("name: '{namespace}', kubernetes: {namespaces: [a]}"), "`{pod}`");
+        let named = "name: '{namespace}/{pod}', kubernetes: {namespaces: [a]}";
+        check_error(&pods(&format!("{named}, labels: {{a: b}}")), "leave them out");
+        check_error(&pods(&format!("{named}, cgroup: /a")), "exactly one of");
         check_error("version: 1\nattach: ['/']", "the root itself");
         check_error("version: 1\nagents: [{name: a}]", "exactly one of");
         check_error("version: 1\nagents: [{name: a, cgroup: /a, labels: [gold]}]", "config.yaml:2:");

@@ -108,7 +108,7 @@ impl Connection {
             return None;
         }
         let rules = self.parts.gate.rules();
-        self.conn.identity.agent.is(|agent| {
+        self.conn.identity.agent.as_whom(|agent| {
             let meets =
                 |stop: &&Arc<Stop>| calls.iter().any(|call| stop.selector.matches(&call.facts(scene, agent)));
             furthest(rules.stops.iter().filter(meets)).cloned()

@@ -336,7 +336,7 @@ async fn agents(Shared(control): Shared<App>) -> Json<Value> {
         let conns = parts.ledger.open_conns(|conn| conn.identity.agent.number == held.agent.number);
         let inspected = conns.iter().filter(|conn| conn.is_mcp()).count();
         let rules = parts.gate.rules();
-        let stop = held.agent.is(|whom| rules.stop_of_agent(whom)).map(|stop| stop.id.to_string());
+        let stop = held.agent.as_whom(|whom| rules.stop_of_agent(whom)).map(|stop| stop.id.to_string());
         let agent = agents.entry(held.agent.name.to_string()).or_insert_with(|| {
             json!({
                 "agent": &*held.agent.name,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use futures_util::TryStreamExt as _;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{Patch, PatchParams};
@@ -96,16 +96,20 @@ impl Follower {
 
     async fn carry_out(&self, stop: &AgentStop, uid: &str) -> Result<()> {
         let (id, by, spec) = (fleet_id(uid), Operator::fleet(&stop.name_any()), &stop.spec);
+        let selector = Selector::compile(spec.scope.clone()).map_err(anyhow::Error::msg).context("scope")?;
         let in_force = self.orders.in_force().into_iter().find(|known| known.stop.id == id);
         // Nobody waits for the fates here; the report tells them.
         match in_force {
+            Some(known) if known.stop.scope != *selector.terms() || spec.level < known.stop.level => bail!(
+                "it holds as it was made ({}, level {}); it can only go further: delete it, and make another one",
+                known.stop.scope,
+                known.stop.level.label()
+            ),
             Some(known) if spec.level > known.stop.level => {
                 self.orders.escalate(&id, spec.level, &spec.reason, by, Duration::ZERO).await?;
             }
             Some(_) => {}
             None => {
-                let selector =
-                    Selector::compile(spec.scope.clone()).map_err(anyhow::Error::msg).context("scope")?;
                 let order =
                     Order { id: Some(id), selector, level: spec.level, reason: spec.reason.clone(), by };
                 self.orders.stop(order, Duration::ZERO).await?;

@@ -186,7 +186,7 @@ impl<'a> Prepared<'a> {
     pub(super) fn judge(&mut self, by: &JudgedBy<'_>) {
         self.standings = self.standings(by);
         let subject = self.subject(by);
-        let verdict = by.conn.identity.agent.is(|agent| {
+        let verdict = by.conn.identity.agent.as_whom(|agent| {
             let facts = Facts {
                 workflow: self.workflow.as_deref(),
                 tool: self.of_tool.as_deref().or(subject.name),

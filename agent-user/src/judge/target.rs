@@ -40,15 +40,17 @@ impl Target {
             self.name(conn, host);
         }
         self.reach =
-            conn.identity.agent.is(|agent| rules.reach(agent, conn.identity.namespace(), &self.servers));
+            conn.identity.agent.as_whom(|agent| rules.reach(agent, conn.identity.namespace(), &self.servers));
         self.generation = rules.generation;
     }
 
     /// Goes by these rules from now on, at the server that was asked last.
     pub fn follow(&mut self, rules: &Rules, conn: &Conn) {
         if self.generation != rules.generation {
-            self.reach =
-                conn.identity.agent.is(|agent| rules.reach(agent, conn.identity.namespace(), &self.servers));
+            self.reach = conn
+                .identity
+                .agent
+                .as_whom(|agent| rules.reach(agent, conn.identity.namespace(), &self.servers));
             self.generation = rules.generation;
         }
     }

@@ -40,7 +40,8 @@ pub async fn judge_unread(
 pub async fn judge_opaque(parts: &Parts, conn: &Conn, label: &str) -> Option<Refusal> {
     let rules = parts.gate.rules().clone();
     let scene = conn.scene();
-    let reach = conn.identity.agent.is(|agent| rules.reach(agent, conn.identity.namespace(), &scene.servers));
+    let reach =
+        conn.identity.agent.as_whom(|agent| rules.reach(agent, conn.identity.namespace(), &scene.servers));
     let guard = (reach.defaults.opaque == Bias::Deny).then_some(Guard::Opaque);
     let unread = Unread { parts, conn, rules: &rules, scope: &reach.scope, scene: &scene };
     Some(unread.judge(guard, label).await?.0)
@@ -74,8 +75,9 @@ struct Unread<'a> {
 
 impl Unread<'_> {
     fn stop(&self) -> Option<Refusal> {
-        let stop =
-            || self.conn.identity.agent.is(|agent| self.rules.stop_for(&self.scene.facts(agent)).cloned());
+        let stop = || {
+            self.conn.identity.agent.as_whom(|agent| self.rules.stop_for(&self.scene.facts(agent)).cloned())
+        };
         self.conn.cut_by().or_else(stop).map(Refusal::Stop)
     }
 

@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
-use std::io::{ErrorKind, Write as _};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,6 +16,7 @@ use tracing::warn;
 
 use super::place::Uid;
 use super::pod::Pod;
+use crate::state;
 
 /// Below `state_dir`.
 const FILE: &str = "pods.json";
@@ -166,15 +167,8 @@ impl Directory {
     }
 
     fn write(&self, pods: &ByUid) -> Result<()> {
-        let new = self.file.with_extension("new");
         let bytes = serde_json::to_vec(&Content { version: VERSION, pods: pods.clone() })?;
-        let write = || {
-            let mut file = fs::File::create(&new)?;
-            file.write_all(&bytes)?;
-            file.sync_data()?;
-            fs::rename(&new, &self.file)
-        };
-        write().with_context(|| format!("write {}", self.file.display()))
+        state::replace(&self.file, &bytes).with_context(|| format!("write {}", self.file.display()))
     }
 
     fn writer(&self) -> MutexGuard<'_, Writer> {

@@ -1,6 +1,7 @@
 //! A pod as far as interlock asks for it, and which pods are agents.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use globset::{Glob, GlobMatcher};
@@ -19,7 +20,7 @@ pub struct Pod {
     pub uid: String,
     pub node: String,
     pub service_account: String,
-    pub labels: BTreeMap<String, String>,
+    pub labels: Arc<BTreeMap<String, String>>,
     /// Those that are no longer than [`LONGEST`].
     pub annotations: BTreeMap<String, String>,
     /// By id, as far as the kubelet has told the API server.
@@ -47,7 +48,11 @@ impl Pod {
         let annotations = meta.annotations.unwrap_or_default();
         let uid = meta.uid?;
         let mirrored = annotations.get(CONFIG_HASH).filter(|_| annotations.contains_key(MIRROR));
-        let key = Uid::parse(mirrored.unwrap_or(&uid))?;
+        let key = match mirrored {
+            // Whoever makes a pod writes its annotations: they must not name the cgroup of another one of the API.
+            Some(hash) => Uid::parse(hash).filter(Uid::is_static)?,
+            None => Uid::parse(&uid)?,
+        };
         let spec = object.spec.unwrap_or_default();
         let status = object.status.unwrap_or_default();
         let statuses =
@@ -63,7 +68,7 @@ impl Pod {
             uid,
             node: spec.node_name.unwrap_or_default(),
             service_account: spec.service_account_name.unwrap_or_default(),
-            labels: meta.labels.unwrap_or_default(),
+            labels: Arc::new(meta.labels.unwrap_or_default()),
             annotations: annotations.into_iter().filter(|(_, value)| value.len() <= LONGEST).collect(),
             containers: containers.collect(),
         };
@@ -106,5 +111,31 @@ impl Pods {
             pod.labels.get(key).is_some_and(|value| glob.is_match(value))
         };
         is_there && self.labels.iter().all(has)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(uid: &str, annotations: &[(&str, &str)]) -> Option<String> {
+        let mut object = ApiPod::default();
+        object.metadata.uid = Some(uid.to_owned());
+        object.metadata.namespace = Some("agents".to_owned());
+        object.metadata.name = Some("coder".to_owned());
+        let annotations = annotations.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        object.metadata.annotations = Some(annotations.collect());
+        Pod::of(object).map(|(uid, _)| uid.as_str().to_owned())
+    }
+
+    #[test]
+    fn a_pod_is_where_its_uid_says_and_a_static_one_where_its_hash_does() {
+        const OWN: &str = "5a1d0c1e-0000-4000-8000-00000000000a";
+        const HASH: &str = "d41d8cd98f00b204e9800998ecf8427e";
+        assert_eq!(key(OWN, &[]).as_deref(), Some(OWN));
+        assert_eq!(key(OWN, &[(CONFIG_HASH, HASH), (MIRROR, HASH)]).as_deref(), Some(HASH));
+        assert_eq!(key(OWN, &[(CONFIG_HASH, HASH)]).as_deref(), Some(OWN), "an image says that it is one");
+        let other = "5a1d0c1e-0000-4000-8000-00000000000b";
+        assert_eq!(key(OWN, &[(CONFIG_HASH, other), (MIRROR, other)]), None, "nobody is another pod");
     }
 }

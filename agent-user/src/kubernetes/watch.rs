@@ -9,6 +9,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client};
+use tokio::task::block_in_place;
 use tracing::{info, warn};
 
 use super::directory::{ByUid, Directory};
@@ -54,7 +55,8 @@ pub async fn watch(client: Client, node: &str, directory: Arc<Directory>) {
             info!("the API server is heard from again");
             directory.set_fault(None);
         }
-        match event {
+        // What is new goes to disk.
+        block_in_place(|| match event {
             Event::Init => all.clear(),
             Event::InitApply(pod) => all.extend(Pod::of(pod).map(|(uid, pod)| (uid, Arc::new(pod)))),
             Event::InitDone => {
@@ -71,6 +73,6 @@ pub async fn watch(client: Client, node: &str, directory: Arc<Directory>) {
                     directory.delete(uid);
                 }
             }
-        }
+        });
     }
 }

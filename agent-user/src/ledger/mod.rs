@@ -112,7 +112,7 @@ impl Conn {
             return state.cut_by.clone();
         }
         let called_off = state.called_off.as_ref().map(|called_off| &called_off.stop);
-        self.identity.agent.is(|agent| {
+        self.identity.agent.as_whom(|agent| {
             let ends = |stop: &&Arc<Stop>| {
                 (stop.level > Level::Refuse || !state.is_at_rest()) && state.is_met_by(stop, agent)
             };
@@ -145,7 +145,7 @@ impl Conn {
     /// What a stop, which is published by now, has to do here.
     fn meet(&self, stop: &Arc<Stop>, turn: u64) -> Meeting {
         let mut state = self.state();
-        if !self.identity.agent.is(|agent| state.is_met_by(stop, agent)) {
+        if !self.identity.agent.as_whom(|agent| state.is_met_by(stop, agent)) {
             return Meeting::Unconcerned;
         }
         if !state.is_at_rest() {
@@ -173,7 +173,7 @@ impl Conn {
 
     /// Whether a stop would end something on this connection, or refuse what comes next on it.
     pub fn is_concerned_by(&self, stop: &Stop) -> bool {
-        self.identity.agent.is(|agent| self.state().is_met_by(stop, agent))
+        self.identity.agent.as_whom(|agent| self.state().is_met_by(stop, agent))
     }
 
     pub fn set_phase(&self, phase: Phase) {
@@ -342,7 +342,7 @@ impl Ledger {
     /// Brings a stop, which is published by now, to every connection it concerns.
     pub fn bring(&self, stop: &Arc<Stop>) -> Brought {
         let mut brought = Brought::default();
-        let agents = |conn: &Conn| conn.identity.agent.is(|agent| stop.selector.matches_agent(agent));
+        let agents = |conn: &Conn| conn.identity.agent.as_whom(|agent| stop.selector.matches_agent(agent));
         let turn = {
             let mut settling = self.settling();
             // One more than there are, so that it does not end before all are counted.

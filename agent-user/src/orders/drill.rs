@@ -93,7 +93,7 @@ impl Orders {
                 .collect();
             let mut drill = AgentDrill {
                 agent: Arc::clone(&agent.name),
-                stopped_by: agent.is(|whom| rules.stop_of_agent(whom)).map(|stop| Arc::clone(&stop.id)),
+                stopped_by: agent.as_whom(|whom| rules.stop_of_agent(whom)).map(|stop| Arc::clone(&stop.id)),
                 cgroups,
                 processes,
                 sessions: Vec::new(),
@@ -131,7 +131,7 @@ impl AgentDrill {
             _ => self.calls.extend(calls.into_iter().map(|call| CallDrill {
                 conn: conn.id,
                 is_sibling:
-                    !conn.identity.agent.is(|agent| stop.selector.matches(&call.facts(&scene, agent))),
+                    !conn.identity.agent.as_whom(|agent| stop.selector.matches(&call.facts(&scene, agent))),
                 would_be: phase.fate().label(),
                 call,
             })),

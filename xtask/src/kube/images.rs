@@ -10,7 +10,7 @@ use anyhow::{Context as _, ensure};
 use serde_json::json;
 
 use super::files::Files;
-use crate::image::{copy, fresh, run};
+use crate::image::{copy, fresh};
 use crate::oci::pack;
 use crate::{apt, image, sdk, shell};
 
@@ -70,7 +70,7 @@ fn sdk_image(files: &Files) -> anyhow::Result<()> {
     let root = files.dir.join("roots/sdk");
     let _ = fs::remove_dir_all(&root);
     // Hard links: the base is only added to.
-    run(Command::new("cp").args(["-al", "--"]).arg(&base).arg(&root))?;
+    shell::run(Command::new("cp").args(["-al", "--"]).arg(&base).arg(&root))?;
     for venv in ["py1", "py2"] {
         python(&root, venv, &pins)?;
     }
@@ -136,19 +136,19 @@ fn debian(files: &Files) -> anyhow::Result<PathBuf> {
 /// A venv of the image's own Python. What goes into it is fetched from outside, by the machine's pip and its settings.
 fn python(root: &Path, venv: &str, pins: &Path) -> anyhow::Result<()> {
     let inside = format!("/sdk/{venv}");
-    run(Command::new("chroot").arg(root).args(["python3", "-m", "venv", "--without-pip", &inside]))?;
+    shell::run(Command::new("chroot").arg(root).args(["python3", "-m", "venv", "--without-pip", &inside]))?;
     let packages = root.join(&inside[1..]).join(format!("lib/python{PYTHON}/site-packages"));
     let mut pip = Command::new(shell::target().join("sdk").join(venv).join("bin/pip"));
     pip.args(["--quiet", "install", "--no-deps", "--only-binary=:all:", "--python-version", PYTHON]);
     pip.arg("--target").arg(packages).arg("--requirement").arg(pins.join(format!("requirements-{venv}.txt")));
-    run(&mut pip)
+    shell::run(&mut pip)
 }
 
 /// What `cargo xtask sdk` has made, with links that hold inside of the image.
 fn node(into: &Path) -> anyhow::Result<()> {
     fs::create_dir_all(into).with_context(|| format!("make {}", into.display()))?;
     let made = shell::target().join("sdk/node");
-    run(Command::new("cp").args(["-a", "--"]).arg(made.join("node_modules")).arg(into))?;
+    shell::run(Command::new("cp").args(["-a", "--"]).arg(made.join("node_modules")).arg(into))?;
     copy(&made.join("package.json"), &into.join("package.json"))?;
     let runtime = fs::read_link(made.join("node")).context("cargo xtask sdk links to a Node")?;
     symlink(runtime.strip_prefix(&made).context("the Node is one of the packages")?, into.join("node"))?;
