@@ -49,6 +49,12 @@ impl Cluster {
         enter
     }
 
+    /// A command of whoever has the administrator's KUBECONFIG, in the node's namespaces.
+    pub(crate) fn as_operator(&self, command: &[&str]) -> Command {
+        let config = format!("KUBECONFIG={}", self.run.join("certs/admin.kubeconfig").display());
+        self.enter(&[&["env", &*config], command].concat())
+    }
+
     fn kubectl_command(&self, args: &[&str]) -> Command {
         let mut kubectl = Command::new(self.run.join("kubectl"));
         kubectl.args(args);

@@ -1,7 +1,8 @@
 //! Stops of the whole cluster, ordered and released by an object of its API server.
 
+use agent_tests::app::interlock;
 use agent_tests::{Era, Sdk, wait_for};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::captured::{BY_API, WATCH};
 use crate::cluster::Cluster;
@@ -66,4 +67,28 @@ fn an_agent_stop_holds_on_every_node_says_so_and_ends_with_its_object() {
         let reports = cluster.object("", "agentstopreports");
         reports["items"].as_array().is_some_and(Vec::is_empty).then_some(())
     });
+
+    // The same by one command.
+    let order = [
+        "stop",
+        "--fleet",
+        "--json",
+        "label=tier=gold",
+        "--level",
+        "isolate",
+        "--reason",
+        "odd",
+        "--wait",
+        "30s",
+    ];
+    let stopped =
+        cluster.as_operator(&[&[&*interlock()], &order[..]].concat()).output().expect("run interlock");
+    assert!(stopped.status.success(), "{stopped:?}");
+    let answer: Value = serde_json::from_slice(&stopped.stdout).expect("JSON");
+    assert_eq!(
+        (&answer["status"]["inForce"], &answer["status"]["agents"]),
+        (&json!("1/1"), &json!(1)),
+        "{answer}"
+    );
+    assert_eq!(start("gold").tried()["connected"], false, "nobody connects past a stop");
 }

@@ -17,7 +17,7 @@ use super::{Args, BadConfig};
 use crate::config::Kubernetes;
 use crate::decide::stop::Selector;
 use crate::fleet::controller::{self, Nodes};
-use crate::fleet::resources::{AgentStop, AgentStopSpec};
+use crate::fleet::resources::{AgentStop, AgentStopSpec, AgentStopStatus};
 use crate::kubernetes;
 
 /// How often the sum is looked at; the controller writes it once a second.
@@ -29,36 +29,35 @@ pub(super) fn stop(args: &Args, spec: AgentStopSpec, wait: SignedDuration) -> Re
     // What no node could carry out need not be asked of all.
     let selector = Selector::compile(spec.scope.clone()).map_err(anyhow::Error::msg).context(BadConfig)?;
     selector.permits(spec.level).map_err(anyhow::Error::msg).context(BadConfig)?;
-    let answer = block_on(async |client| {
+    let made = block_on(async |client| {
         let stops = Api::<AgentStop>::all(client);
         let name = format!("stop-{}", Timestamp::now().strftime("%Y%m%d-%H%M%S-%3f"));
         let made = stops.create(&PostParams::default(), &AgentStop::new(&name, spec)).await;
         let mut made = made.context("nothing is stopped: the API server did not take the AgentStop")?;
         let deadline = Instant::now() + Duration::try_from(wait).unwrap_or_default();
-        while !is_answered(&made) && Instant::now() < deadline {
+        while !is_answered(made.status.as_ref()) && Instant::now() < deadline {
             sleep(LOOK_EVERY).await;
             made = stops.get(&name).await.with_context(|| format!("AgentStop {name} is made; look at it"))?;
         }
-        Ok(json!({"name": made.name_any(), "spec": made.spec, "status": made.status}))
+        Ok(made)
     })?;
+    let answer = json!({"name": made.name_any(), "spec": made.spec, "status": made.status});
     args.print(&answer, stop_text);
-    Ok(code(&answer["status"]))
+    Ok(match made.status.as_ref() {
+        status if is_answered(status) => ExitCode::SUCCESS,
+        status if is_everywhere(status) => OPEN.into(),
+        _ => ExitCode::FAILURE,
+    })
 }
 
-/// Every node has it in force, and every fate is known.
-fn is_answered(stop: &AgentStop) -> bool {
-    let all = |nodes: usize, in_force: usize| nodes > 0 && nodes == in_force;
-    stop.status.as_ref().is_some_and(|status| all(status.nodes, status.nodes_in_force) && status.open == 0)
+/// Every node has it in force.
+fn is_everywhere(status: Option<&AgentStopStatus>) -> bool {
+    status.is_some_and(|status| status.nodes > 0 && status.nodes_in_force == status.nodes)
 }
 
-fn code(status: &Value) -> ExitCode {
-    let is_everywhere =
-        !status.is_null() && status["nodes"] != 0 && status["nodesInForce"] == status["nodes"];
-    match (is_everywhere, status["open"] == 0) {
-        (true, true) => ExitCode::SUCCESS,
-        (true, false) => OPEN.into(),
-        (false, _) => ExitCode::FAILURE,
-    }
+/// And every fate is known.
+fn is_answered(status: Option<&AgentStopStatus>) -> bool {
+    is_everywhere(status) && status.is_some_and(|status| status.open == 0)
 }
 
 fn stop_text(answer: &Value) -> String {

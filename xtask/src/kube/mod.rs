@@ -87,6 +87,8 @@ pub(crate) fn test(names: &[String]) -> anyhow::Result<()> {
     };
     let tests = ["test", "--package=agent-tests", "--features=kube-tests", "--test=kube", "--"];
     let mut tests = shell::cargo(&tests);
+    // The command line of operators outside of the cluster.
+    tests.env("INTERLOCK_BIN", shell::target().join("release/interlock"));
     // One node, and its settings are every test's.
     shell::run(tests.arg("--test-threads=1").args(names))
 }
