@@ -17,9 +17,10 @@ use crate::control::remote::Endpoint;
 use crate::control::{self, Control};
 use crate::daemon::{Daemon, listen_for_agents};
 use crate::decide::limit::Limit;
-use crate::decide::policy::Policy;
 use crate::decode::Limits;
+use crate::fleet::follow::follow;
 use crate::fleet::node::Follower;
+use crate::fleet::policies::Policies;
 use crate::forward::own::OwnEndpoint;
 use crate::hold::Hold;
 use crate::kernel::{Kernel, cgroup};
@@ -32,7 +33,7 @@ use crate::place::Places;
 use crate::record::entry::{self, Entry};
 use crate::record::log::Log;
 use crate::record::metrics::Metrics;
-use crate::reload::Reloader;
+use crate::reload::{self, Loaded, Reloader};
 use crate::rounds::Rounds;
 use crate::selectors::Selectors;
 use crate::spool::Spool;
@@ -45,15 +46,17 @@ use crate::workflow::Extractors;
 /// How often the daemon tells the kernel that it lives.
 const BEAT_EVERY: Duration = Duration::from_secs(1);
 
-/// Runs the daemon until it is told to end. `rules` is what the rules file says, and its text.
-pub fn run(config: &Config, rules: Option<(Policy, String)>) -> Result<()> {
+/// Runs the daemon until it is told to end. `rules` is the rules file, if there is one.
+pub fn run(config: &Config, rules: Option<Loaded>) -> Result<()> {
     let selectors = Selectors::compile(config)?;
     let node = config.has_pods().then(|| config.kubernetes.node()).transpose()?;
     cgroup::leave_namespace()?;
     let users = Users::load(config.tokens.as_ref())?;
     let trusted = config.tools.baseline.as_deref().map(baseline::Source::load);
     let (trusted, authority) = trusted.transpose().context("tools: baseline")?.unzip();
-    let (policy, rules_text) = rules.unwrap_or_default();
+    let policies = node.is_some().then(|| Arc::new(Policies::load(&config.state_dir)));
+    let rules = rules.unwrap_or_default();
+    let policy = reload::join(&rules.file, policies.as_deref())?;
     raise_file_limit();
     let state = Arc::new(State::load(&config.state_dir)?);
     let socket = control::bind(&config.runtime_dir)?;
@@ -118,8 +121,8 @@ pub fn run(config: &Config, rules: Option<(Policy, String)>) -> Result<()> {
     let listeners = Arc::new(Listeners::new(Arc::clone(&parts), limit, runtime.handle().clone()));
     listen_for_agents(&parts, &listeners);
 
-    let reloader =
-        config.rules.clone().map(|path| Arc::new(Reloader::new(path, rules_text, Arc::clone(&parts))));
+    let reloader = Reloader::new(config.rules.clone(), rules, policies.clone(), Arc::clone(&parts));
+    let reloader = Arc::new(reloader);
     let orders = Arc::new(Orders::new(Arc::clone(&parts), Arc::clone(&state), spool, config.require_two));
     runtime.block_on(orders.take_up());
     orders.count_active();
@@ -131,7 +134,7 @@ pub fn run(config: &Config, rules: Option<(Policy, String)>) -> Result<()> {
         parts: Arc::clone(&parts),
         orders: Arc::clone(&orders),
         listeners: Arc::clone(&listeners),
-        reloader: reloader.clone(),
+        reloader: Arc::clone(&reloader),
         records: config.records.path.clone(),
         pin_dir: config.pin_dir.clone(),
         state,
@@ -156,6 +159,9 @@ pub fn run(config: &Config, rules: Option<(Policy, String)>) -> Result<()> {
         let client = runtime.block_on(kubernetes::client(&config.kubernetes))?;
         let directory = Arc::clone(directory);
         let follower = Follower::new(client.clone(), node.clone(), Arc::clone(&orders));
+        if let Some(policies) = policies {
+            runtime.spawn(follow(client.clone(), policies));
+        }
         runtime.spawn(async move { kubernetes::watch(client, &node, directory).await });
         runtime.spawn(follower.run());
     }

@@ -32,6 +32,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 const LOOKS: usize = 8;
 /// How often what changes rarely, and unseen, is looked after.
 const TEND_EVERY: Duration = Duration::from_secs(1);
+/// How long changes of rules are collected before they are looked at.
+const SETTLE: Duration = Duration::from_millis(50);
 /// How long calls in flight may take to end when the daemon is told to.
 const DRAIN_WITHIN: Duration = Duration::from_secs(5);
 
@@ -40,7 +42,7 @@ pub struct Daemon {
     pub config: Config,
     pub parts: Arc<Parts>,
     pub listeners: Arc<Listeners>,
-    pub reloader: Option<Arc<Reloader>>,
+    pub reloader: Arc<Reloader>,
     pub remote: Option<Arc<Endpoint>>,
     /// The pods of this node, if any may be an agent.
     pub directory: Option<Arc<Directory>>,
@@ -58,8 +60,8 @@ impl Daemon {
         let mut events = self.parts.kernel.events()?;
         let kernel_log = self.parts.kernel.take_log()?;
         tokio::spawn(kernel_log.forward());
-        let rules_changed = self.reloader.as_ref().and_then(|reloader| {
-            reload::watch(reloader.path())
+        let rules_changed = self.reloader.path().and_then(|path| {
+            reload::watch(path)
                 .inspect_err(|error| warn!(error = format!("{error:#}"), "rules reload on SIGHUP only"))
                 .ok()
         });
@@ -77,16 +79,17 @@ impl Daemon {
                     if let Some(remote) = &self.remote {
                         remote.reload();
                     }
-                    if let Some(reloader) = &self.reloader {
-                        reloader.reload();
-                    }
+                    self.reloader.reload();
                 }
                 () = changed(rules_changed.as_mut()) => {
                     // Let a writer finish: many write in several steps.
-                    sleep(Duration::from_millis(50)).await;
-                    if let Some(reloader) = &self.reloader {
-                        reloader.reload_if_changed();
-                    }
+                    sleep(SETTLE).await;
+                    self.reloader.reload_if_changed();
+                }
+                () = policies_changed(&self.reloader) => {
+                    // Many come at once, when the watch begins.
+                    sleep(SETTLE).await;
+                    self.reloader.join();
                 }
                 event = events.next() => self.report(&event?),
                 _ = tend.tick() => self.tend(),
@@ -103,9 +106,7 @@ impl Daemon {
     /// is not on disk, counts what servers show, and sees changes of the keys of tokens, of the file that says what is trusted, and of the rules that no
     /// watch reports, such as behind a symbolic link.
     fn tend(&self) {
-        if let Some(reloader) = &self.reloader {
-            reloader.reload_if_changed();
-        }
+        self.reloader.reload_if_changed();
         self.parts.users.reload_if_changed();
         if let Some(trusted) = &self.parts.trusted {
             trusted.reload_if_changed(&self.parts.baseline);
@@ -115,6 +116,13 @@ impl Daemon {
         if counts.is_due(now) {
             let counts = Arc::clone(counts);
             tokio::task::spawn_blocking(move || counts.save(now));
+        }
+        if let Some(policies) = self.reloader.policies().cloned() {
+            tokio::task::spawn_blocking(move || {
+                if let Err(error) = policies.save() {
+                    warn!(error = format!("{error:#}"), "rules of the API server are not on disk");
+                }
+            });
         }
         if let Some(directory) = self.directory.clone() {
             tokio::task::spawn_blocking(move || {
@@ -253,6 +261,13 @@ pub fn listen_for_agents(parts: &Parts, listeners: &Listeners) {
 async fn pods_changed(directory: Option<&Directory>) {
     match directory {
         Some(directory) => directory.changed().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn policies_changed(reloader: &Reloader) {
+    match reloader.policies() {
+        Some(policies) => policies.changed().await,
         None => std::future::pending().await,
     }
 }

@@ -121,7 +121,7 @@ pub fn run(config: &Config) -> Result<usize> {
     }
     let metrics = Arc::new(Metrics::new()?);
     let (log, writer) = Log::nowhere(Arc::clone(&metrics))?;
-    let policy = policy.map(|(policy, _)| policy).unwrap_or_default();
+    let policy = policy.map(|loaded| loaded.policy).unwrap_or_default();
     let hold = Hold::take(config, policy, selectors, directory, &state, &log, &metrics)?;
     drop(writer);
     let held: HashSet<String> = hold.agents.held().into_iter().map(|(path, _)| path).collect();

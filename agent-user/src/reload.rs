@@ -1,8 +1,9 @@
-//! The rules file, read at the start and whenever it changes. A bad file changes nothing: the last good rules keep
-//! holding, and the mistake is loud in the log, the metrics, the records and `interlock status`.
+//! The rules file, read at the start and whenever it changes, and beside it the rules that the API server tells of. A bad
+//! file changes nothing: the last good rules keep holding, and the mistake is loud in the log, the metrics, the records and
+//! `interlock status`.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result};
 use jiff::Timestamp;
@@ -14,36 +15,62 @@ use tracing::{error, info};
 
 use crate::config::parse_yaml;
 use crate::decide::limit::{Limit, Tag};
-use crate::decide::policy::{Bias, Policy, PolicyFile};
+use crate::decide::policy::{Bias, Fault, Policy, PolicyFile};
+use crate::fleet::policies::Policies;
 use crate::parts::Parts;
 use crate::record::entry::{Entry, PolicyEntry};
 
-/// Reads and checks a rules file. Returns its text beside.
-pub fn load(path: &Path) -> Result<(Policy, String)> {
+/// A rules file that was read and is good; by default none, without rules.
+#[derive(Debug, Default)]
+pub struct Loaded {
+    pub text: String,
+    pub file: PolicyFile,
+    pub policy: Policy,
+}
+
+/// Reads and checks a rules file.
+pub fn load(path: &Path) -> Result<Loaded> {
     let text = read(path)?;
-    Ok((parse(&text, path)?, text))
+    let file: PolicyFile = parse_yaml(&text, path)?;
+    let policy = join(&file, None).map_err(|fault| placed(fault, &text, path))?;
+    Ok(Loaded { text, file, policy })
 }
 
 fn read(path: &Path) -> Result<String> {
     std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))
 }
 
-fn parse(text: &str, path: &Path) -> Result<Policy> {
-    let file: PolicyFile = parse_yaml(text, path)?;
-    Policy::compile(file).map_err(|fault| {
-        let place = fault.place(text).map(|(line, column)| format!(":{line}:{column}")).unwrap_or_default();
-        anyhow::Error::new(fault).context(format!("{}{place}", path.display()))
-    })
+/// The rules of a file and those that the API server tells of.
+pub fn join(file: &PolicyFile, policies: Option<&Policies>) -> Result<Policy, Fault> {
+    let mut file = file.clone();
+    file.rules.extend(policies.into_iter().flat_map(Policies::rules));
+    Policy::compile(file)
 }
 
-/// Keeps the rules in force in line with their file.
+/// Says where in a rules file a mistake is.
+fn placed(fault: Fault, text: &str, path: &Path) -> anyhow::Error {
+    let place = fault.place(text).map(|(line, column)| format!(":{line}:{column}")).unwrap_or_default();
+    anyhow::Error::new(fault).context(format!("{}{place}", path.display()))
+}
+
+/// Keeps the rules in force in line with their file, and with what the API server tells of.
 #[derive(Debug)]
 pub struct Reloader {
-    path: PathBuf,
+    /// Absent: there is no rules file.
+    path: Option<PathBuf>,
+    policies: Option<Arc<Policies>>,
     parts: Arc<Parts>,
     outcome: Mutex<Outcome>,
-    /// The text that was read last, good or bad.
-    text: Mutex<String>,
+    /// What was read last.
+    read: Mutex<Read>,
+}
+
+#[derive(Debug)]
+struct Read {
+    /// Good or bad.
+    text: String,
+    /// The last good one.
+    file: PolicyFile,
 }
 
 /// The last reload.
@@ -56,14 +83,26 @@ pub struct Outcome {
 }
 
 impl Reloader {
-    /// The rules of `path` are in force already, as this text said.
-    pub fn new(path: PathBuf, text: String, parts: Arc<Parts>) -> Reloader {
+    /// The rules of `loaded`, read from `path`, and those of `policies` are in force already.
+    pub fn new(
+        path: Option<PathBuf>,
+        loaded: Loaded,
+        policies: Option<Arc<Policies>>,
+        parts: Arc<Parts>,
+    ) -> Reloader {
         let outcome = Mutex::new(Outcome { at: Timestamp::now(), error: None });
-        Reloader { path, parts, outcome, text: Mutex::new(text) }
+        let read = Mutex::new(Read { text: loaded.text, file: loaded.file });
+        Reloader { path, policies, parts, outcome, read }
     }
 
-    pub fn path(&self) -> &Path {
-        &self.path
+    /// The rules file.
+    pub fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
+    }
+
+    /// What the API server tells of, if it is asked.
+    pub fn policies(&self) -> Option<&Arc<Policies>> {
+        self.policies.as_ref()
     }
 
     pub fn outcome(&self) -> Outcome {
@@ -72,39 +111,67 @@ impl Reloader {
 
     /// Reads the file if it says something else than when it was read last.
     pub fn reload_if_changed(&self) {
+        let Some(path) = &self.path else { return };
         // An unreadable file is a change too, once.
-        let text = read(&self.path).unwrap_or_default();
-        if text != *self.text.lock().unwrap_or_else(PoisonError::into_inner) {
+        let text = read(path).unwrap_or_default();
+        let is_changed = text != self.read().text;
+        if is_changed {
             self.reload();
         }
     }
 
     /// Reads the file now.
     pub fn reload(&self) {
-        let text = read(&self.path);
-        *self.text.lock().unwrap_or_else(PoisonError::into_inner) =
-            text.as_deref().unwrap_or_default().to_owned();
-        let result = text.and_then(|text| parse(&text, &self.path)).and_then(|policy| self.publish(policy));
+        let Some(path) = &self.path else { return };
+        let mut last = self.read();
+        let text = read(path);
+        text.as_deref().unwrap_or_default().clone_into(&mut last.text);
+        let result = text.and_then(|text| {
+            let file = parse_yaml(&text, path)?;
+            let policy = join(&file, self.policies.as_deref()).map_err(|fault| placed(fault, &text, path))?;
+            last.file = file;
+            self.publish(policy)
+        });
         let error = match result {
             Ok(generation) => {
                 info!(generation, "rules reloaded");
                 None
             }
-            Err(fault) => {
-                let text = format!("{fault:#}");
-                error!(error = text, "rules not reloaded; the last good ones are in force");
-                let rules = self.parts.gate.rules();
-                self.parts.log.record(&Entry::Policy(PolicyEntry {
-                    generation: rules.generation,
-                    rules: rules.policy.len(),
-                    error: Some(&text),
-                }));
-                Some(text)
-            }
+            Err(fault) => Some(format!("{fault:#}")),
         };
+        if let Some(error) = &error {
+            self.tell_of(error);
+        }
         self.parts.metrics.policy_reloaded(error.is_none());
         *self.outcome.lock().unwrap_or_else(PoisonError::into_inner) =
             Outcome { at: Timestamp::now(), error };
+    }
+
+    /// Puts in force what the API server tells of now.
+    pub fn join(&self) {
+        let Some(policies) = &self.policies else { return };
+        let mut faults = policies.new_faults();
+        let last = self.read();
+        let policy = join(&last.file, Some(policies)).map_err(anyhow::Error::from);
+        match policy.and_then(|policy| self.publish(policy)) {
+            Ok(generation) => {
+                info!(generation, policies = policies.len(), "rules of the API server in force")
+            }
+            Err(fault) => faults.push(format!("{fault:#}")),
+        }
+        faults.iter().for_each(|fault| self.tell_of(fault));
+        self.parts.metrics.policy_reloaded(faults.is_empty());
+    }
+
+    /// A mistake is loud; what it is about stays as it was.
+    fn tell_of(&self, fault: &str) {
+        error!(error = fault, "rules not reloaded; the last good ones are in force");
+        let rules = self.parts.gate.rules();
+        self.parts.log.record(&Entry::Policy(PolicyEntry {
+            generation: rules.generation,
+            rules: rules.policy.len(),
+            error: Some(fault),
+        }));
     }
 
     fn publish(&self, policy: Policy) -> Result<u64> {
@@ -118,6 +185,10 @@ impl Reloader {
         self.parts.metrics.policy_generation.set(i64::try_from(generation).unwrap_or(i64::MAX));
         self.parts.log.record(&Entry::Policy(PolicyEntry { generation, rules, error: None }));
         Ok(generation)
+    }
+
+    fn read(&self) -> MutexGuard<'_, Read> {
+        self.read.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

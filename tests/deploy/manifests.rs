@@ -128,14 +128,23 @@ fn probes_and_scrapes_find_the_metrics_port() {
     }
 }
 
+const WRITE: &[&str] = &["create", "get", "list", "watch", "update", "patch", "delete"];
+
 /// What the code asks the API server for; a request more there needs a line more here, and in rbac.yaml.
-const ASKED: [(&str, &str, &str, &[&str]); 9] = [
+const ASKED: [(&str, &str, &str, &[&str]); 18] = [
     // `kubernetes/watch.rs`; every watch begins with a list.
     ("interlock", "", "pods", &["list", "watch"]),
     // `fleet/node.rs`: follows stops, and applies its reports, which makes them where there are none.
     ("interlock", "interlock.dev", "agentstops", &["list", "watch"]),
     ("interlock", "interlock.dev", "agentstopreports", &["create", "patch"]),
-    // `fleet/controller.rs`.
+    // `fleet/follow.rs`.
+    ("interlock", "interlock.dev", "agentpolicies", &["list", "watch"]),
+    ("interlock", "interlock.dev", "clusteragentpolicies", &["list", "watch"]),
+    // `fleet/controller.rs`, `fleet/verdict.rs`.
+    ("interlock-fleet", "interlock.dev", "agentpolicies", &["list", "watch"]),
+    ("interlock-fleet", "interlock.dev", "clusteragentpolicies", &["list", "watch"]),
+    ("interlock-fleet", "interlock.dev", "agentpolicies/status", &["patch"]),
+    ("interlock-fleet", "interlock.dev", "clusteragentpolicies/status", &["patch"]),
     ("interlock-fleet", "interlock.dev", "agentstops", &["list", "watch"]),
     ("interlock-fleet", "interlock.dev", "agentstopreports", &["list", "watch"]),
     ("interlock-fleet", "interlock.dev", "agentstops/status", &["patch"]),
@@ -143,6 +152,10 @@ const ASKED: [(&str, &str, &str, &[&str]); 9] = [
     // `cli/fleet.rs`, as the person that orders a stop, and `kubectl` as the one that looks at it and releases it.
     ("interlock-operator", "interlock.dev", "agentstops", &["create", "get"]),
     ("interlock-operator", "interlock.dev", "agentstops", &["list", "watch", "delete", "patch"]),
+    // `kubectl`, as the people that write rules.
+    ("interlock-author", "interlock.dev", "agentpolicies", WRITE),
+    ("interlock-cluster-author", "interlock.dev", "agentpolicies", WRITE),
+    ("interlock-cluster-author", "interlock.dev", "clusteragentpolicies", WRITE),
 ];
 
 #[test]
@@ -210,9 +223,8 @@ fn program_reads_the_shipped_configuration_and_rules() {
         assert_eq!(config.rules.as_deref(), Some(Path::new("/etc/interlock/rules.yaml")));
     }
     for folder in [deploy("systemd"), base, deploy("kubernetes/overlays/observe")] {
-        let (policy, _) =
-            reload::load(&folder.join("rules.yaml")).unwrap_or_else(|error| panic!("{error:#}"));
-        assert!(!policy.is_empty());
+        let loaded = reload::load(&folder.join("rules.yaml")).unwrap_or_else(|error| panic!("{error:#}"));
+        assert!(!loaded.policy.is_empty());
     }
     assert_eq!(read("kubernetes/overlays/observe/rules.yaml"), read("policies/observe.yaml"));
 }

@@ -24,6 +24,8 @@ pub const NODE: &str = "node-1";
 const PODS: &str = "/api/v1/pods";
 const STOPS: &str = "/apis/interlock.dev/v1alpha1/agentstops";
 const REPORTS: &str = "/apis/interlock.dev/v1alpha1/agentstopreports";
+const POLICIES: &str = "/apis/interlock.dev/v1alpha1/agentpolicies";
+const CLUSTER_POLICIES: &str = "/apis/interlock.dev/v1alpha1/clusteragentpolicies";
 const DAEMON_SETS: &str = "/apis/apps/v1/namespaces/interlock/daemonsets";
 
 /// An API server with the pods of one node.
@@ -102,6 +104,32 @@ impl ApiServer {
         self.shared.remove(PODS, name).expect("a pod of this name");
     }
 
+    /// Makes an `AgentPolicy` of a namespace, or a `ClusterAgentPolicy`, or changes the one of this name.
+    pub fn set_policy(&self, namespace: Option<&str>, name: &str, rules: &Value) {
+        let (path, kind) = match namespace {
+            Some(_) => (POLICIES, "AgentPolicy"),
+            None => (CLUSTER_POLICIES, "ClusterAgentPolicy"),
+        };
+        let policy = json!({
+            "apiVersion": "interlock.dev/v1alpha1", "kind": kind, "metadata": {"namespace": namespace},
+            "spec": {"rules": rules},
+        });
+        self.shared.put(path, name, policy);
+    }
+
+    /// The status of each policy, by name.
+    pub fn policies(&self) -> BTreeMap<String, Value> {
+        let all = [POLICIES, CLUSTER_POLICIES].into_iter().flat_map(|path| self.shared.list(path));
+        let name = |policy: &Value| policy["metadata"]["name"].as_str().expect("a name").to_owned();
+        all.map(|mut policy| (name(&policy), policy["status"].take())).collect()
+    }
+
+    /// Deletes the policy of this name.
+    pub fn delete_policy(&self, name: &str) {
+        let known = [POLICIES, CLUSTER_POLICIES].into_iter().find_map(|path| self.shared.remove(path, name));
+        known.expect("a policy of this name");
+    }
+
     /// Says how many nodes run interlock.
     pub fn set_nodes(&self, nodes: usize) {
         let set = json!({
@@ -175,6 +203,10 @@ impl Shared {
         if meta["uid"].is_null() {
             meta["uid"] = json!(format!("00000000-0000-4000-8000-{version:012}"));
         }
+        let known = objects.by_path.get(path).and_then(|objects| objects.get(name));
+        let generation = known.map_or(0, |known| known["metadata"]["generation"].as_u64().unwrap_or(0));
+        let is_same = known.is_some_and(|known| known["spec"] == object["spec"]);
+        object["metadata"]["generation"] = json!(generation + u64::from(!is_same));
         let before =
             objects.by_path.entry(path.to_owned()).or_default().insert(name.to_owned(), object.clone());
         self.tell(path, if before.is_some() { "MODIFIED" } else { "ADDED" }, &object);
@@ -221,7 +253,14 @@ async fn answer(
     let (path, query) = (uri.path(), query.unwrap_or_default());
     let body: Value = serde_json::from_slice(&body).unwrap_or_default();
     let (path, is_status) = path.strip_suffix("/status").map_or((path, false), |path| (path, true));
-    let is_collection = [PODS, STOPS, REPORTS].contains(&path);
+    // A namespaced object is found by its name alone.
+    let path =
+        match path.split_once("/namespaces/").and_then(|(api, rest)| Some((api, rest.split_once('/')?.1))) {
+            Some((api, rest)) if rest.starts_with("agentpolicies/") => format!("{api}/{rest}"),
+            _ => path.to_owned(),
+        };
+    let path = path.as_str();
+    let is_collection = [PODS, STOPS, REPORTS, POLICIES, CLUSTER_POLICIES].contains(&path);
     if is_collection {
         let asks_for_node = query.contains(&format!("spec.nodeName%3D{NODE}"));
         assert!(path != PODS || asks_for_node, "only this node's pods are asked for: {query}");

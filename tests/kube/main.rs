@@ -8,3 +8,4 @@ mod deployment;
 mod fleet;
 mod node;
 mod peers;
+mod policies;

@@ -14,6 +14,7 @@ mod hostile_stops;
 mod levels;
 mod pairs;
 mod pods;
+mod policies;
 mod recorded;
 mod remote;
 mod restart;

@@ -16,11 +16,11 @@ use crate::NO_RULES;
 const CONTAINER: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 const AGENTS: &str = "{name: \"{namespace}/{pod}\", kubernetes: {namespaces: [agents], labels: {interlock.dev/agent: \"true\"}}}";
 
-fn uid(n: u8) -> String {
+pub(crate) fn uid(n: u8) -> String {
     format!("5a1d0c1e-0000-4000-8000-0000000000{n:02x}")
 }
 
-fn agent_labels() -> Value {
+pub(crate) fn agent_labels() -> Value {
     json!({"interlock.dev/agent": "true", "tier": "gold"})
 }
 
@@ -29,7 +29,7 @@ fn cgroup(world: &World, uid: &str) -> PathBuf {
     world.make_cgroup(&format!("kubepods/besteffort/pod{uid}/{CONTAINER}"))
 }
 
-fn start(world: &World, rules: &str, unclassified: &str) -> Daemon {
+pub(crate) fn start(world: &World, agents: &str, rules: &str, unclassified: &str) -> Daemon {
     // As on a node with a kubelet, which makes this first of all.
     world.make_cgroup("kubepods/besteffort");
     let kubernetes = format!(
@@ -37,29 +37,29 @@ fn start(world: &World, rules: &str, unclassified: &str) -> Daemon {
         world.path("kubeconfig").display(),
         world.cgroup(),
     );
-    Daemon::start_with_agents(world, rules, AGENTS, &kubernetes)
+    Daemon::start_with_agents(world, rules, agents, &kubernetes)
 }
 
 /// Whoever runs in a pod.
-fn enter(world: &World, uid: &str) -> RawAgent {
+pub(crate) fn enter(world: &World, uid: &str) -> RawAgent {
     RawAgent::of(world.start_in(&cgroup(world, uid), "pod", &RawAgent::command()))
 }
 
-fn server(world: &World) -> RawServer {
+pub(crate) fn server(world: &World) -> RawServer {
     RawServer::start(world, |request, reply| {
         if handshake(request, reply)? { Ok(()) } else { reply.result(request, &json!({"content": []})) }
     })
 }
 
 /// What a call comes back with.
-fn call(agent: &mut RawAgent, server: &RawServer) -> std::io::Result<String> {
+pub(crate) fn call(agent: &mut RawAgent, server: &RawServer) -> std::io::Result<String> {
     let mut conn = agent.open(server.address())?;
     agent.send(&conn, &mcp::legacy(&mcp::call(1, "echo", json!({}))))?;
     agent.message(&mut conn).map(|answer| answer.text().to_owned())
 }
 
 /// Until it passes: what is held back at first.
-fn call_until_answered(agent: &mut RawAgent, server: &RawServer) -> String {
+pub(crate) fn call_until_answered(agent: &mut RawAgent, server: &RawServer) -> String {
     wait_for("a call that is answered", || call(agent, server).ok())
 }
 
@@ -68,7 +68,7 @@ fn agents(daemon: &Daemon) -> String {
 }
 
 /// Waits until the daemon has heard of pods.
-fn knows(daemon: &Daemon, pods: usize) {
+pub(crate) fn knows(daemon: &Daemon, pods: usize) {
     wait_for("the daemon to know the pods", || {
         let status = daemon.cli().run(&["status"]).json;
         (status["kubernetes"]["pods"] == pods && status["kubernetes"]["complete"] == true).then_some(())
@@ -95,7 +95,7 @@ rules:
      && agent.service_account == "robot" && agent.container == "main" && agent.image.endsWith("coder:1")
      && agent.node == "node-1" && agent.annotations["team"] == "red" && agent.labels["tier"] == "gold"', reason: not so}
 "#;
-    let daemon = start(&world, rules, "hold");
+    let daemon = start(&world, AGENTS, rules, "hold");
     knows(&daemon, 2);
     let server = server(&world);
     let (mut coder, mut web) = (enter(&world, &uid(1)), enter(&world, &uid(2)));
@@ -122,7 +122,7 @@ fn pod_that_is_not_known_yet_is_held_and_then_goes_on() {
     let world = World::new();
     let api = ApiServer::start(&world);
     api.set(&pod(&uid(9), "kube-system", "dns", json!({})));
-    let daemon = start(&world, NO_RULES, "hold");
+    let daemon = start(&world, AGENTS, NO_RULES, "hold");
     knows(&daemon, 1);
     let server = server(&world);
     let (mut coder, mut web) = (enter(&world, &uid(1)), enter(&world, &uid(2)));
@@ -147,7 +147,7 @@ fn api_server_and_daemon_may_be_away_and_no_pod_runs_free() {
     let world = World::new();
     let mut api = ApiServer::start(&world);
     api.set(&pod(&uid(1), "agents", "coder-0", agent_labels()));
-    let mut daemon = start(&world, NO_RULES, "hold");
+    let mut daemon = start(&world, AGENTS, NO_RULES, "hold");
     knows(&daemon, 1);
     let server = server(&world);
     let mut coder = enter(&world, &uid(1));
@@ -180,7 +180,7 @@ fn daemon_that_knows_no_pod_any_more_lets_none_go() {
     let mut api = ApiServer::start(&world);
     api.set(&pod(&uid(1), "agents", "coder-0", agent_labels()));
     api.set(&pod(&uid(2), "web", "front", json!({})));
-    let mut daemon = start(&world, NO_RULES, "hold");
+    let mut daemon = start(&world, AGENTS, NO_RULES, "hold");
     knows(&daemon, 2);
     let server = server(&world);
     let (mut coder, mut web) = (enter(&world, &uid(1)), enter(&world, &uid(2)));
@@ -198,7 +198,7 @@ fn daemon_that_knows_no_pod_any_more_lets_none_go() {
 }
 
 /// The words of a command for the cluster of this API server.
-fn for_cluster(world: &World, args: &[&str]) -> Vec<String> {
+pub(crate) fn for_cluster(world: &World, args: &[&str]) -> Vec<String> {
     let env = format!("KUBECONFIG={}", world.path("kubeconfig").display());
     [&["env", &env, &interlock()], args].concat().into_iter().map(str::to_owned).collect()
 }
@@ -210,7 +210,7 @@ fn a_stop_of_the_fleet_is_carried_out_answered_summed_up_and_released() {
     let mut api = ApiServer::start(&world);
     api.set_nodes(1);
     api.set(&pod(&uid(1), "agents", "coder-0", agent_labels()));
-    let mut daemon = start(&world, NO_RULES, "hold");
+    let mut daemon = start(&world, AGENTS, NO_RULES, "hold");
     knows(&daemon, 1);
     let server = server(&world);
     let mut coder = enter(&world, &uid(1));
@@ -277,7 +277,7 @@ fn who_is_an_agent_stays_one_until_it_ends() {
     let world = World::new();
     let api = ApiServer::start(&world);
     api.set(&pod(&uid(1), "agents", "coder-0", json!({})));
-    let daemon = start(&world, NO_RULES, "allow");
+    let daemon = start(&world, AGENTS, NO_RULES, "allow");
     knows(&daemon, 1);
     let server = server(&world);
     let mut coder = enter(&world, &uid(1));

@@ -1,6 +1,6 @@
 //! `interlock policy`: tools for the author of rules. None of them needs a daemon.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
@@ -10,9 +10,7 @@ use serde_json::json;
 use super::{Args, BadConfig};
 use crate::author::case::{self, Case};
 use crate::author::{check, explain, replay};
-use crate::config::parse_yaml;
-use crate::decide::policy::{Policy, PolicyFile};
-use crate::reload;
+use crate::reload::{self, Loaded};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum PolicyCommand {
@@ -48,7 +46,7 @@ pub(super) enum PolicyCommand {
 pub(super) fn run(args: &Args, command: &PolicyCommand) -> Result<ExitCode> {
     match command {
         PolicyCommand::Check { file, records } => {
-            let (rules, text, policy) = load(file)?;
+            let Loaded { file: rules, text, policy } = reload::load(file).context(BadConfig)?;
             let seen = records.as_deref().map(case::decisions).transpose()?.map(check::Seen::of);
             let warnings = check::check(&rules, &text, seen.as_ref());
             args.print(&json!({"rules": policy.len(), "warnings": warnings}), |_| {
@@ -57,7 +55,7 @@ pub(super) fn run(args: &Args, command: &PolicyCommand) -> Result<ExitCode> {
             });
         }
         PolicyCommand::Explain { file, decision, records, call } => {
-            let (rules, _, policy) = load(file)?;
+            let Loaded { file: rules, policy, .. } = reload::load(file).context(BadConfig)?;
             let case = match (decision, records, call) {
                 (Some(id), Some(records), _) => case::find(records, id)?,
                 (_, _, Some(call)) => Case::load(call)?,
@@ -67,16 +65,10 @@ pub(super) fn run(args: &Args, command: &PolicyCommand) -> Result<ExitCode> {
             args.print(&serde_json::to_value(&explanation)?, |_| explain::render(&explanation));
         }
         PolicyCommand::Replay { records, file } => {
-            let (_, _, policy) = load(file)?;
+            let policy = reload::load(file).context(BadConfig)?.policy;
             let report = replay::replay(case::decisions(records)?, &policy);
             args.print(&serde_json::to_value(&report)?, |_| replay::render(&report));
         }
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// A rules file as it is written, and ready for use.
-fn load(path: &Path) -> Result<(PolicyFile, String, Policy)> {
-    let (policy, text) = reload::load(path).context(BadConfig)?;
-    Ok((parse_yaml(&text, path)?, text, policy))
 }

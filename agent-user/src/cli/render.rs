@@ -312,6 +312,10 @@ pub(super) fn status_text(status: &Value) -> String {
             error.as_str().unwrap_or_default()
         ),
     };
+    let faults = policy["faults"].as_object().into_iter().flatten();
+    let faults: String = faults
+        .map(|(name, error)| format!("\n  NOT ACCEPTED, its rules before hold: {name}: {}", text(error)))
+        .collect();
     let kernel = &status["kernel"];
     let detached: String = kernel["links"]
         .as_array()
@@ -344,7 +348,7 @@ pub(super) fn status_text(status: &Value) -> String {
         }
     };
     format!(
-        "interlock {} (pid {}), up {} s{state}{limits}\nkernel: {} programs attached, {} connects redirected, {} refused{detached}\nrules: {} (generation {}, {} rules){reload}\nagents: {} cgroups held, {} connections{pods}\nstops in force: {}, waiting for an approval: {}\nrecords: {} ({} dropped)",
+        "interlock {} (pid {}), up {} s{state}{limits}\nkernel: {} programs attached, {} connects redirected, {} refused{detached}\nrules: {} (generation {}, {} rules){reload}{faults}\nagents: {} cgroups held, {} connections{pods}\nstops in force: {}, waiting for an approval: {}\nrecords: {} ({} dropped)",
         text(&status["version"]),
         status["pid"],
         status["uptime_s"],

@@ -59,7 +59,7 @@ pub struct Control {
     pub parts: Arc<Parts>,
     pub orders: Arc<Orders>,
     pub listeners: Arc<Listeners>,
-    pub reloader: Option<Arc<Reloader>>,
+    pub reloader: Arc<Reloader>,
     pub records: PathBuf,
     pub pin_dir: PathBuf,
     pub state: Arc<State>,
@@ -366,9 +366,11 @@ async fn status(Shared(control): Shared<App>) -> Json<Value> {
         "now": Timestamp::now(),
         "generation": rules.generation,
         "policy": {
-            "path": control.reloader.as_ref().map(|reloader| reloader.path()),
+            "path": control.reloader.path(),
             "rules": rules.policy.len(),
-            "last_reload": control.reloader.as_ref().map(|reloader| reloader.outcome()),
+            "last_reload": control.reloader.path().map(|_| control.reloader.outcome()),
+            "policies": control.reloader.policies().map(|policies| policies.len()),
+            "faults": control.reloader.policies().map(|policies| policies.faults()),
         },
         "kernel": {
             "attached": health::is_attached(&links),

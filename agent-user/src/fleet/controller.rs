@@ -1,5 +1,5 @@
-//! `interlock fleet`: sums the reports of the nodes up in the status of each `AgentStop`. One is enough for a cluster, and
-//! no stop depends on it.
+//! `interlock fleet`: sums the reports of the nodes up in the status of each `AgentStop`, and says of each policy whether
+//! nodes take it. One is enough for a cluster, and no stop and no rule depends on it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,8 +16,9 @@ use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::{info, warn};
 
-use super::resources::{AgentStop, AgentStopReport, AgentStopReportSpec};
+use super::resources::{AgentPolicy, AgentStop, AgentStopReport, AgentStopReportSpec, ClusterAgentPolicy};
 use super::sum::sum;
+use super::verdict::tell;
 
 /// Every status is told to every node, so they are written no more often than this.
 const SUM_EVERY: Duration = Duration::from_secs(1);
@@ -35,6 +36,8 @@ pub struct Nodes {
 pub async fn run(client: Client, nodes: Nodes) -> Result<()> {
     let stops = followed::<AgentStop>(&client);
     let reports = followed::<AgentStopReport>(&client);
+    let policies = followed::<AgentPolicy>(&client);
+    let of_cluster = followed::<ClusterAgentPolicy>(&client);
     // Before all are there a status would say too little.
     stops.wait_until_ready().await?;
     reports.wait_until_ready().await?;
@@ -51,6 +54,8 @@ pub async fn run(client: Client, nodes: Nodes) -> Result<()> {
             }
         }
         sum_up(&client, &stops, &reports, count).await;
+        tell(&client, &policies).await;
+        tell(&client, &of_cluster).await;
     }
     Ok(())
 }

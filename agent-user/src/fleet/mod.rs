@@ -1,10 +1,14 @@
-//! Stops of a whole cluster. An `AgentStop` is an object of the API server: every node carries it out by itself, goes on
-//! with it when the API server is gone, and answers with a report of its own; one controller sums the reports up.
+//! What a whole cluster shares, as objects of its API server: stops and rules. Every node carries them out by itself and goes
+//! on with them when the API server is gone. It answers a stop with a report of its own; one controller sums the reports up,
+//! and says of each policy whether nodes take it.
 //!
-//! The stop ends when the object is deleted. Who may make or delete one is the API server's to say (RBAC), and who did is in
+//! A stop ends when its object is deleted. Who may make or delete what is the API server's to say (RBAC), and who did is in
 //! its audit log.
 
 pub mod controller;
+pub mod follow;
 pub mod node;
+pub mod policies;
 pub mod resources;
 mod sum;
+mod verdict;

@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{CustomResource, CustomResourceExt as _};
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
+use crate::decide::policy::{Action, Bias, Mode, Phase};
 use crate::decide::stop::{Level, Terms};
 
 /// A stop for every node. It cannot be changed but to go further; deleting it is its release.
@@ -100,7 +102,96 @@ pub struct AgentStopReportSpec {
     pub problems: Vec<String>,
 }
 
+/// Rules for the agents in pods of one namespace, whoever else's rules hold there as well.
+#[derive(Clone, Debug, CustomResource, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[kube(
+    group = "interlock.dev",
+    version = "v1alpha1",
+    kind = "AgentPolicy",
+    plural = "agentpolicies",
+    namespaced,
+    status = "PolicyStatus",
+    shortname = "apol",
+    printcolumn = r#"{"name": "Rules", "type": "integer", "jsonPath": ".status.rules"}"#,
+    printcolumn = r#"{"name": "Accepted", "type": "boolean", "jsonPath": ".status.accepted"}"#,
+    printcolumn = r#"{"name": "Message", "type": "string", "jsonPath": ".status.message"}"#,
+    printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#
+)]
+pub struct AgentPolicySpec {
+    /// Rules, as in a rules file. They are for this namespace alone, and so have no `match.namespace`.
+    #[schemars(schema_with = "rules")]
+    pub rules: Vec<Value>,
+}
+
+/// Rules for all agents of the cluster.
+#[derive(Clone, Debug, CustomResource, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[kube(
+    group = "interlock.dev",
+    version = "v1alpha1",
+    kind = "ClusterAgentPolicy",
+    plural = "clusteragentpolicies",
+    status = "PolicyStatus",
+    shortname = "capol",
+    printcolumn = r#"{"name": "Rules", "type": "integer", "jsonPath": ".status.rules"}"#,
+    printcolumn = r#"{"name": "Accepted", "type": "boolean", "jsonPath": ".status.accepted"}"#,
+    printcolumn = r#"{"name": "Message", "type": "string", "jsonPath": ".status.message"}"#,
+    printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#
+)]
+pub struct ClusterAgentPolicySpec {
+    /// Rules, as in a rules file.
+    #[schemars(schema_with = "rules")]
+    pub rules: Vec<Value>,
+}
+
+/// What nodes make of a policy, as the controller finds out with the same code.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PolicyStatus {
+    /// The generation of the object that this is about.
+    pub observed_generation: i64,
+    /// Every node takes it. Where it does not, what it took last of this object stays in force.
+    pub accepted: bool,
+    /// How many rules it has.
+    pub rules: usize,
+    /// Why it is not accepted, and the remedy.
+    pub message: String,
+    /// The version of the controller: another one may know other rules.
+    pub version: String,
+}
+
+/// Most rules of one policy.
+pub const MAX_RULES: usize = 1000;
+
+/// The shape of rules as far as an API server can tell it. It keeps what it does not know, so that a misspelt field is
+/// refused by the nodes and not lost on the way to them.
+fn rules(generator: &mut SchemaGenerator) -> Schema {
+    let any = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    let text = json!({"type": "string"});
+    json_schema!({
+        "type": "array",
+        "maxItems": MAX_RULES,
+        "x-kubernetes-list-type": "map",
+        "x-kubernetes-list-map-keys": ["id"],
+        "items": {
+            "type": "object",
+            "required": ["id", "action"],
+            "x-kubernetes-preserve-unknown-fields": true,
+            "properties": {
+                "id": {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,63}$"},
+                "action": generator.subschema_for::<Action>(),
+                "phase": generator.subschema_for::<Phase>(),
+                "mode": generator.subschema_for::<Mode>(),
+                "match": any, "redact": any, "limit": any, "drift": any, "after": any,
+                "when": text, "on_error": generator.subschema_for::<Bias>(),
+                "level": generator.subschema_for::<Level>(), "timeout": text, "reason": text,
+            },
+        },
+    })
+}
+
 /// The definitions, as the API server wants them.
 pub fn definitions() -> Vec<CustomResourceDefinition> {
-    vec![AgentStop::crd(), AgentStopReport::crd()]
+    vec![AgentStop::crd(), AgentStopReport::crd(), AgentPolicy::crd(), ClusterAgentPolicy::crd()]
 }

@@ -27,10 +27,37 @@ pub struct PolicyFile {
     pub rules: Vec<RuleFile>,
 }
 
+impl Default for PolicyFile {
+    /// Without rules.
+    fn default() -> PolicyFile {
+        PolicyFile {
+            version: 1,
+            defaults: Defaults::default(),
+            agent_defaults: Vec::new(),
+            rules: Vec::new(),
+        }
+    }
+}
+
+/// Who has written a rule.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Author {
+    /// The rules file.
+    #[default]
+    File,
+    /// A `ClusterAgentPolicy`.
+    Cluster,
+    /// The `AgentPolicy` of a namespace.
+    Namespace,
+}
+
 /// One rule, as written.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RuleFile {
+    /// Nobody can claim to be another one.
+    #[serde(skip)]
+    pub author: Author,
     /// Unique within the file; shown to the agent, in records and in metrics.
     pub id: String,
     pub action: Action,

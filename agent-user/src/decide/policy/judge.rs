@@ -10,12 +10,13 @@ use super::super::subject::{Party, Subject};
 use super::super::{Failed, Refusal, Verdict};
 use super::Policy;
 use super::defaults::Bias;
-use super::file::{Mode, Phase};
+use super::file::{Author, Mode, Phase};
 use super::index::Candidates;
 use super::known::Known;
 use super::rule::{Effect, Field, Rule, subject_methods};
 
-/// The rules with `allow_only` of one mode that concern a message.
+/// The rules with `allow_only` that concern a message, of one mode and of one side: what a namespace allows itself is not
+/// thereby allowed by the cluster.
 #[derive(Default)]
 struct Allowing<'a> {
     rules: Vec<&'a Rule>,
@@ -103,7 +104,7 @@ impl Policy {
         }
         let inputs = Inputs::new(subject);
         let mut verdict = Verdict::default();
-        let mut allowing = [Allowing::default(), Allowing::default()];
+        let mut allowing: [Allowing<'_>; 4] = Default::default();
         for rule in candidates.iter().map(|index| &self.rules[*index]) {
             if !rule.concerns(subject) {
                 continue;
@@ -124,7 +125,8 @@ impl Policy {
             };
             match &rule.effect {
                 Effect::AllowOnly => {
-                    let allowing = &mut allowing[usize::from(rule.mode == Mode::Observe)];
+                    let of_namespace = usize::from(rule.author == Author::Namespace);
+                    let allowing = &mut allowing[usize::from(rule.mode == Mode::Observe) * 2 + of_namespace];
                     allowing.is_allowed |= holds;
                     allowing.rules.push(rule);
                 }

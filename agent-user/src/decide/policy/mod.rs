@@ -26,7 +26,7 @@ use super::scope::Scope;
 
 pub use self::defaults::{AgentDefaults, Bias, Defaults};
 pub use self::fault::{Fault, place};
-pub use self::file::{Action, Denials, Globs, Match, Mode, Phase, PolicyFile, RuleFile};
+pub use self::file::{Action, Author, Denials, Globs, Match, Mode, Phase, PolicyFile, RuleFile};
 pub use self::known::Known;
 pub use self::rule::{Approval, Field, Limited, Redact};
 
@@ -46,6 +46,9 @@ pub struct Policy {
     of_answers: Scope,
     pub reads: Reads,
 }
+
+/// How the ids of rules of the API server begin, so that no rule of the file has the same.
+const RESERVED: [&str; 2] = ["AgentPolicy/", "ClusterAgentPolicy/"];
 
 /// What rules with `action: deny_drift` look at, named like the variables of conditions.
 pub const STANDING: &str = "standing";
@@ -91,6 +94,11 @@ impl Policy {
             let fault = |error: String| Fault { rule: Some((position, rule.id.clone())), error };
             if rule.id.is_empty() {
                 return Err(fault("`id` is empty; give it a name".to_owned()));
+            }
+            if rule.author == Author::File && RESERVED.iter().any(|kind| rule.id.starts_with(kind)) {
+                return Err(fault(
+                    "`id` is like one of the API server's; begin it with something else".to_owned(),
+                ));
             }
             if !ids.insert(&rule.id) {
                 return Err(fault("`id` is used twice; ids must be unique".to_owned()));

@@ -15,7 +15,7 @@ use super::super::subject::Subject;
 use super::super::tripwire::Tripwire;
 use super::STANDING;
 use super::defaults::Bias;
-use super::file::{Action, Denials, Globs, Match, Mode, Phase, RuleFile};
+use super::file::{Action, Author, Denials, Globs, Match, Mode, Phase, RuleFile};
 use super::globs::{compile_globs, lower};
 use crate::session::Session;
 
@@ -23,6 +23,7 @@ use crate::session::Session;
 #[derive(Debug)]
 pub(super) struct Rule {
     pub(super) id: Arc<str>,
+    pub(super) author: Author,
     pub(super) mode: Mode,
     pub(super) reason: Arc<str>,
     pub(super) effect: Effect,
@@ -129,6 +130,7 @@ impl Rule {
             on_error: file.on_error.unwrap_or(Bias::Deny),
             phase,
             mode: file.mode,
+            author: file.author,
             id: file.id.as_str().into(),
             reason,
         })
