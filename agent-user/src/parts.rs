@@ -80,7 +80,6 @@ impl Parts {
     /// Records what was judged without being read, durably. Returns the decision id.
     pub async fn record_unread(&self, conn: &Conn, method: &str, scene: &Scene, verdict: &Verdict) -> String {
         let decision = self.decisions.next();
-        let destination = conn.destination.to_string();
         let refusal = verdict.refusal.as_ref();
         if let Some(refusal) = refusal {
             self.metrics.denied(&conn.identity.agent.name, refusal.rule(), refusal.label());
@@ -97,7 +96,7 @@ impl Parts {
             reason: refusal.map(Refusal::reason),
             stop: refusal.and_then(Refusal::stop_id),
             generation: self.gate.rules().generation,
-            ..Decision::new(&decision, conn, &destination)
+            ..Decision::new(&decision, conn, &scene.server)
         });
         self.log.record_durably(&entry).await;
         decision

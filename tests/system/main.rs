@@ -34,6 +34,7 @@ mod stays;
 mod stop;
 mod streams;
 mod tasks;
+mod tls;
 mod tunnels;
 mod two_persons;
 mod wire;

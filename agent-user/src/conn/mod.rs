@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use tracing::warn;
 
 use crate::approvals::Parked;
-use crate::decode::{Sniff, sniff};
+use crate::decode::{Hello, Named, Sniff, sniff};
 use crate::forward::End;
 use crate::forward::answer::Begun;
 use crate::forward::dial::dial;
@@ -23,7 +23,7 @@ use crate::forward::reframe::Stream;
 use crate::forward::side::{Reader, Side};
 use crate::forward::tunnel::tunnel;
 use crate::identity::Identity;
-use crate::judge::{Target, is_refused, judge_opaque};
+use crate::judge::{Target, is_refused, judge_opaque, server_names};
 use crate::kernel::netns::Netns;
 use crate::ledger::{Conn, Phase, Scene};
 use crate::parts::Parts;
@@ -87,6 +87,8 @@ struct Connection {
     /// The request in progress waits for a person.
     parked: Option<Parked>,
     class: Option<Class>,
+    /// The server that a TLS client has named.
+    tls_name: Option<String>,
     /// Bytes sent to servers that this connection has done with.
     to_server: u64,
     opened: Instant,
@@ -117,6 +119,7 @@ impl Connection {
             progress: Progress::default(),
             parked: None,
             class: None,
+            tls_name: None,
             to_server: 0,
             opened: Instant::now(),
             end: None,
@@ -136,7 +139,10 @@ impl Connection {
             }
             match self.first_bytes().await? {
                 Sniff::Http1 => self.http().await,
-                Sniff::Tls => self.opaque(Class::Tls).await,
+                Sniff::Tls => {
+                    self.hello().await?;
+                    self.opaque(Class::Tls).await
+                }
                 Sniff::Http2Preface | Sniff::Opaque | Sniff::NeedMore => self.opaque(Class::Opaque).await,
             }
         };
@@ -169,11 +175,35 @@ impl Connection {
         }
     }
 
+    /// Waits until a TLS client has named its server, within the bound for a head. From then on rules and stops know it by
+    /// that name as well: the agent's claim, as `Host` is. A server that speaks first does not wait for a hello.
+    async fn hello(&mut self) -> Result<(), End> {
+        let mut hello = Hello::default();
+        self.tls_name = loop {
+            let buffer = &self.agent.reader.buffer;
+            match hello.read(buffer) {
+                Named::Server(name) => break name,
+                Named::NeedMore if buffer.len() > self.parts.limits.header => break None,
+                Named::NeedMore => {}
+            }
+            if let Spoke::Server = between(&mut self.agent.reader, self.server.as_mut()).await? {
+                break None;
+            }
+        };
+        if let Some(name) = &self.tls_name {
+            let destination = self.conn.destination;
+            let servers = server_names(&format!("{name}:{}", destination.port()), Some(destination));
+            self.scene =
+                Scene { server: servers[0].as_str().into(), servers: servers.into(), ..self.scene.clone() };
+        }
+        Ok(())
+    }
+
     /// Copies what cannot be read, where that is allowed.
     async fn opaque(&mut self, class: Class) -> Result<End, End> {
         self.classify(class);
         // Listed before the stop is looked for, as with calls.
-        self.conn.set_phase(Phase::Open);
+        self.conn.open(self.scene.clone());
         if judge_opaque(&self.parts, &self.conn, class.label()).await.is_some() {
             self.classify(Class::Refused);
             return Err(End::Refused);
@@ -257,6 +287,7 @@ impl Drop for Connection {
             who: (&self.conn.identity).into(),
             destination: self.conn.destination,
             class: class.label(),
+            tls_name: self.tls_name.as_deref(),
             cause: end.label(),
             error: end.detail(),
             bytes_to_server: to_server,

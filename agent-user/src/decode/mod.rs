@@ -1,9 +1,9 @@
-//! Bytes to meaning: HTTP/1 framing, server-sent events, JSON-RPC and MCP.
+//! Bytes to meaning: the name in a TLS hello, HTTP/1 framing, server-sent events, JSON-RPC and MCP.
 //!
 //! Pure: no IO, no clock, no locks; every input may be hostile and none may panic. Need-more is not an error. What
 //! two parsers could read differently is an error with a name, and what the caller does with it is policy.
 //!
-//! In the order in which bytes pass: [`mod@sniff`], [`head`], [`body`], [`coding`], [`sse`], [`jsonrpc`], [`mcp`]. What only some
+//! In the order in which bytes pass: [`mod@sniff`], [`hello`], [`head`], [`body`], [`coding`], [`sse`], [`jsonrpc`], [`mcp`]. What only some
 //! configurations look for: [`headers`], [`find`], [`trace`], [`a2a`]. For a content that was edited: [`rewrite_head`].
 
 pub mod a2a;
@@ -13,6 +13,7 @@ mod fields;
 pub mod find;
 pub mod head;
 pub mod headers;
+pub mod hello;
 mod json;
 pub mod jsonrpc;
 mod malformed;
@@ -36,6 +37,7 @@ pub use fields::{McpHeaders, Media};
 pub use head::{Framing, Method, RequestHead, ResponseHead, Span, Version};
 pub use head::{parse_request, parse_response};
 pub use headers::Headers;
+pub use hello::{Hello, Named};
 pub(crate) use json::{Scanner, Stop};
 pub use jsonrpc::{IdKind, Kind, Message, Payload, RawId, decode};
 pub use malformed::Malformed;

@@ -104,6 +104,12 @@ impl Conn {
         state.calls = calls;
     }
 
+    /// Registers that it carries what cannot be read, before the rules are read for it.
+    pub fn open(&self, scene: Scene) {
+        self.begin(scene, Vec::new());
+        self.set_phase(Phase::Open);
+    }
+
     /// The stop that ends what this connection is doing. Between messages a `refuse` stop ends nothing: the next message
     /// runs into it; and an answer that was decided before the stop may arrive.
     pub fn met_by(&self, rules: &Rules) -> Option<Arc<Stop>> {

@@ -184,7 +184,7 @@ static VARIABLES: &[Variable] = &[
         "string",
         ALL,
         Input::ServerName,
-        "server as the agent names it: host, or host:port",
+        "server as the agent names it: host, or host:port; of TLS the name in its hello",
     ),
     variable("server.host", "string", ALL, Input::ServerHost, "its host, in lower case, without the port"),
     variable(

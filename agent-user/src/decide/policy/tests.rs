@@ -344,3 +344,13 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn no_rule_of_the_file_looks_like_one_of_the_api_server() {
+    let text = "version: 1\nrules:\n  - {id: AgentPolicy/agents/team/a, action: deny}\n";
+    let mut file: PolicyFile = serde_saphyr::from_str(text).unwrap();
+    let fault = Policy::compile(file.clone()).unwrap_err();
+    assert!(fault.to_string().contains("begin it with something else"), "{fault}");
+    file.rules[0].author = Author::Namespace;
+    Policy::compile(file).unwrap();
+}
