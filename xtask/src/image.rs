@@ -10,7 +10,7 @@ use anyhow::{Context as _, ensure};
 use serde_json::json;
 
 use crate::oci::pack;
-use crate::{ebpf, shell};
+use crate::{release, shell};
 
 /// As `deploy/kubernetes` names it.
 const NAME: &str = concat!("docker.io/library/interlock:", env!("CARGO_PKG_VERSION"));
@@ -24,9 +24,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
 
 /// Packs the program and the libraries it is linked to, and nothing else, unless that was done since it was built.
 pub(crate) fn build(name: &str, tar: &Path) -> anyhow::Result<()> {
-    ebpf::run()?;
-    shell::run(&mut shell::cargo(&["build", "--release", "--package=agent-user", "--bin=interlock"]))?;
-    let program = shell::target().join("release/interlock");
+    let program = release::build()?;
     let built = |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified());
     if built(tar).is_ok_and(|tar| built(&program).is_ok_and(|program| program < tar)) {
         return Ok(());
@@ -35,7 +33,7 @@ pub(crate) fn build(name: &str, tar: &Path) -> anyhow::Result<()> {
     let root = fresh(&tar.with_extension("root"))?;
     let place = root.join("usr/local/bin/interlock");
     copy(&program, &place)?;
-    shell::run(Command::new("strip").arg(&place))?;
+    release::strip(&place)?;
     let ldd = Command::new("ldd").arg(&program).output().context("run ldd")?;
     let libraries = String::from_utf8_lossy(&ldd.stdout);
     ensure!(

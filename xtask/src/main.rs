@@ -12,6 +12,7 @@ mod interrupt;
 mod kube;
 mod oci;
 mod process;
+mod release;
 mod scrape;
 mod scratch;
 mod sdk;
