@@ -4,6 +4,7 @@ mod apt;
 mod bench;
 mod cgroup;
 mod check;
+mod deb;
 mod demo;
 mod ebpf;
 mod fuzz;
@@ -46,6 +47,8 @@ enum Task {
     Bench(bench::Options),
     /// Make a container image of interlock: target/image/interlock.oci.tar
     Image,
+    /// Make a Debian package of interlock: target/deb/interlock_VERSION_ARCHITECTURE.deb
+    Deb(deb::Options),
     /// Formatting, lints for the host and for the kernel, and the rules of this repository
     Check(check::Options),
     /// Random rules and messages, for as many seconds
@@ -64,6 +67,7 @@ fn main() -> anyhow::Result<()> {
         Task::Demo => demo::run(),
         Task::Bench(options) => bench::run(&options),
         Task::Image => image::run(),
+        Task::Deb(options) => deb::run(&options),
         Task::Check(options) => check::run(&options),
         Task::Fuzz(options) => fuzz::run(&options),
         Task::Kube(options) => kube::run(&options),
