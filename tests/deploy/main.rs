@@ -3,6 +3,7 @@
 
 mod check;
 mod cluster;
+mod debian;
 mod manifests;
 mod policies;
 mod program;
