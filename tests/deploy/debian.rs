@@ -33,8 +33,9 @@ fn packages() -> Option<&'static [PathBuf; 2]> {
 fn pack(into: &Path) -> PathBuf {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(["xtask", "deb", "--program", &interlock(), "--into"]).arg(into);
-    // It is read from the disk a moment later, and thrown away.
-    said(cargo.env("DPKG_DEB_COMPRESSOR_TYPE", "none"));
+    // Made to be read once.
+    cargo.env("DPKG_DEB_COMPRESSOR_TYPE", "gzip").env("DPKG_DEB_COMPRESSOR_LEVEL", "1");
+    said(&mut cargo);
     let made: Vec<PathBuf> = fs::read_dir(into).unwrap().map(|entry| entry.unwrap().path()).collect();
     let [package] = &made[..] else { panic!("{made:?}") };
     package.clone()
@@ -69,7 +70,9 @@ fn contents(package: &Path) -> BTreeMap<String, String> {
         assert_eq!(words[1], "root/root", "{line}");
         (words[5].trim_start_matches("./").to_owned(), words[0].to_owned())
     };
-    list.lines().map(parse).collect()
+    let mut contents: BTreeMap<String, String> = list.lines().map(parse).collect();
+    contents.remove("").expect("the folder itself");
+    contents
 }
 
 #[test]
@@ -103,9 +106,8 @@ fn everything_is_where_it_belongs_and_what_is_private_is() {
     for policy in fs::read_dir(deploy("policies")).unwrap() {
         expect.insert(format!("usr/share/interlock/policies/{}", policy.unwrap().file_name().display()));
     }
-    let files: BTreeSet<String> = modes.keys().filter(|place| !place.ends_with('/')).cloned().collect();
-    assert_eq!(files, expect.iter().cloned().collect::<BTreeSet<_>>());
-    for (place, mode) in modes.iter().filter(|(place, _)| !place.is_empty()) {
+    assert_eq!(modes.keys().filter(|place| !place.ends_with('/')).cloned().collect::<BTreeSet<_>>(), expect);
+    for (place, mode) in &modes {
         let expect = match place.as_str() {
             "etc/interlock/" => "drwx------",
             "usr/bin/interlock" => "-rwxr-xr-x",
@@ -280,4 +282,24 @@ fn dpkg_keeps_what_an_operator_wrote_and_what_is_held() {
 
     let said = host.dpkg(&["--install", package.to_str().unwrap()]);
     assert!(said.contains("still held") && !said.contains("holds nobody"), "{said}");
+}
+
+#[test]
+#[cfg_attr(not(feature = "root-tests"), ignore = "dpkg needs root to put files in place")]
+fn removal_names_the_pins_that_the_configuration_names() {
+    let Some([package, _]) = packages() else { return };
+    let host = Host::new();
+    let package = later(package, host.0.path());
+    for line in ["pin_dir: /sys/fs/bpf/our-own", "pin_dir:  \"/sys/fs/bpf/our-own\"  # said twice"] {
+        host.dpkg(&["--force-confold", "--install", package.to_str().unwrap()]);
+        fs::write(host.at("etc/interlock/config.yaml"), format!("version: 1\n{line}\n")).unwrap();
+        let said = host.dpkg(&["--remove", "interlock"]);
+        assert!(!said.contains("HELD"), "nothing is: {said}");
+        host.dpkg(&["--force-confold", "--install", package.to_str().unwrap()]);
+        fs::create_dir_all(host.at("sys/fs/bpf/our-own/v4")).unwrap();
+        let said = host.dpkg(&["--remove", "interlock"]);
+        let pins = host.at("sys/fs/bpf/our-own");
+        assert!(said.contains(&format!("rm -r {}\n", pins.display())), "{line}: {said}");
+        fs::remove_dir_all(&pins).unwrap();
+    }
 }
