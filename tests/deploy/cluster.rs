@@ -15,16 +15,21 @@ const BUILT: [(&str, &[&str]); 3] =
     [("base", &[]), ("overlays/observe", &[]), ("overlays/monitoring", &["PodMonitor", "PrometheusRule"])];
 
 /// A program of the venv `manifests`.
-fn tool(name: &str) -> Command {
+pub(crate) fn tool(name: &str) -> Command {
+    provided(&format!("manifests/bin/{name}"))
+}
+
+/// A program that `cargo xtask sdk` has made ready.
+pub(crate) fn provided(name: &str) -> Command {
     let target = std::env::var_os("CARGO_TARGET_DIR")
         .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../target"), Into::into);
-    let path = target.join("sdk/manifests/bin").join(name);
+    let path = target.join("sdk").join(name);
     assert!(path.exists(), "{} is missing: cargo xtask sdk", path.display());
     Command::new(path)
 }
 
 #[track_caller]
-fn said(command: &mut Command) -> String {
+pub(crate) fn said(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{command:?}: {text}{}", String::from_utf8_lossy(&output.stderr));

@@ -4,6 +4,7 @@
 mod check;
 mod cluster;
 mod debian;
+mod helm;
 mod manifests;
 mod policies;
 mod program;
