@@ -87,6 +87,21 @@ impl Gate {
         Arc::clone(&self.rules())
     }
 
+    /// All of what a connection POSTs has left: what is answered in a stream is that one's to answer for from now on. False: a
+    /// stop has met it first, which ends it on this connection. A stop that was published before looks at one connection
+    /// after the other, and may have seen the stream without the calls: so the rules are read once more when both list them.
+    pub fn hand_over(&self, conn: &Conn) -> bool {
+        if !conn.lend() {
+            return true;
+        }
+        if conn.met_by(&self.rules()).is_some() {
+            conn.wake.notify_one();
+            return false;
+        }
+        conn.leave_to_stream();
+        true
+    }
+
     /// Waits for a stop that ends what a connection is doing.
     pub async fn stopped(&self, ledger: &Ledger, conn: &Conn) -> Arc<Stop> {
         loop {

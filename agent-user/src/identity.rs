@@ -11,6 +11,7 @@ use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
+use crate::channels::Channels;
 use crate::decide::stop::Whom;
 use crate::decide::subject::{InPod, Sender};
 use crate::kernel::cgroup;
@@ -38,6 +39,8 @@ pub struct Agent {
     pub cancels: Arc<Semaphore>,
     /// What it did lately, where some rule asks for it.
     pub deeds: Deeds,
+    /// Its streams in which servers answer what it POSTs elsewhere.
+    pub channels: Channels,
 }
 
 impl Agent {
@@ -57,6 +60,7 @@ impl Agent {
             reading: Arc::new(Semaphore::new(READING)),
             cancels: Arc::new(Semaphore::new(CANCELS)),
             deeds: Deeds::new(Instant::now()),
+            channels: Channels::default(),
         }
     }
 }

@@ -79,6 +79,11 @@ impl Server {
         format!("http://{}/mcp", self.address)
     }
 
+    /// Its stream, where it was started with `--sse`: HTTP+SSE of MCP 2024-11-05.
+    pub fn sse_url(&self) -> String {
+        format!("http://{}/sse", self.address)
+    }
+
     /// Everything it received so far.
     pub fn received(&self) -> Vec<Received> {
         let text = fs::read_to_string(&self.log).expect("read the server's log");

@@ -1,6 +1,7 @@
 """MCP client on the Python SDK before 2.0: `initialize`, up to 2025-11-25."""
 
 from mcp import ClientSession, types
+from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 
 import peer
@@ -13,7 +14,8 @@ async def accept(_context, _params):
 
 
 async def main():
-    async with streamable_http_client(args.url) as (read, write, _):
+    transport = sse_client if args.url.endswith("/sse") else streamable_http_client
+    async with transport(args.url) as (read, write, *_):
         async with ClientSession(read, write, elicitation_callback=accept) as session:
             error = {"type": "timeout", "code": None, "message": "no session before the deadline"}
             with peer.deadline(args.timeout, connected=False, error=error):

@@ -1,6 +1,7 @@
 """MCP client on the Python SDK 2.x: `--mode auto` discovers 2026-07-28, `--mode legacy` starts with `initialize`."""
 
 from mcp import Client
+from mcp.client.sse import sse_client
 from mcp_types import ElicitResult
 
 import peer
@@ -13,7 +14,8 @@ async def accept(_context, _params):
 
 
 async def main():
-    client = Client(args.url, mode=args.mode, elicitation_callback=accept, cache=None)
+    server = sse_client(args.url) if args.url.endswith("/sse") else args.url
+    client = Client(server, mode=args.mode, elicitation_callback=accept, cache=None)
     error = {"type": "timeout", "code": None, "message": "no session before the deadline"}
     with peer.deadline(args.timeout, connected=False, error=error):
         await client.__aenter__()

@@ -1,7 +1,7 @@
 // MCP client on the TypeScript SDK 2.x: `--mode legacy` starts with `initialize` (the SDK's default), `auto` discovers
 // 2026-07-28, `pin` speaks it unasked.
 
-import { Client, StreamableHTTPClientTransport } from '@modelcontextprotocol/client';
+import { Client, SSEClientTransport, StreamableHTTPClientTransport } from '@modelcontextprotocol/client';
 
 import { accept, clientArgs, onprogress, runClient } from './peer.mjs';
 
@@ -16,7 +16,8 @@ await runClient(args, async () => {
   const capabilities = { elicitation: { form: {} } };
   const client = new Client({ name: 'agent-ts2', version: '1.0.0' }, { capabilities, ...negotiation });
   client.setRequestHandler('elicitation/create', accept);
-  const transport = new StreamableHTTPClientTransport(new URL(args.url));
+  const Transport = args.url.endsWith('/sse') ? SSEClientTransport : StreamableHTTPClientTransport;
+  const transport = new Transport(new URL(args.url));
   await client.connect(transport);
   return {
     revision: client.getNegotiatedProtocolVersion(),
@@ -24,7 +25,7 @@ await runClient(args, async () => {
     call: (name, input, signal) =>
       client.callTool({ name, arguments: input }, { signal, onprogress, timeout: 600_000 }),
     close: async () => {
-      if (args.mode === 'legacy') await transport.terminateSession();
+      if (args.mode === 'legacy') await transport.terminateSession?.();
       await client.close();
     },
   };

@@ -21,6 +21,7 @@ export function serverArgs() {
       port: { type: 'string', default: '0' },
       log: { type: 'string' },
       json: { type: 'boolean', default: false },
+      sse: { type: 'boolean', default: false },
     },
   });
   return { ...values, port: Number(values.port) };

@@ -28,6 +28,7 @@ def server_args():
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--log", help="file to which received tool calls are appended")
     parser.add_argument("--json", action="store_true", help="answer with plain JSON instead of SSE")
+    parser.add_argument("--sse", action="store_true", help="serve HTTP+SSE (2024-11-05), at /sse")
     parser.add_argument("--callers", action="store_true", help="say where each request comes from")
     return parser.parse_args()
 

@@ -82,4 +82,4 @@ async def turn(says: str, ctx: Context) -> str:
         return "turned"
 
 
-peer.serve(server.streamable_http_app(), args)
+peer.serve(server.sse_app() if args.sse else server.streamable_http_app(), args)

@@ -85,8 +85,9 @@ async def turn(says: str, ctx: Context) -> str:
         return "turned"
 
 
-app = server.streamable_http_app(
-    json_response=args.json,
-    transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
-)
+security = TransportSecuritySettings(enable_dns_rebinding_protection=False)
+if args.sse:
+    app = server.sse_app(transport_security=security)
+else:
+    app = server.streamable_http_app(json_response=args.json, transport_security=security)
 peer.serve(app, args)

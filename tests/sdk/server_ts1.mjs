@@ -4,6 +4,7 @@ import { randomUUID } from 'node:crypto';
 import { createServer } from 'node:http';
 
 import { McpServer } from '@modelcontextprotocol/sdk/server/mcp.js';
+import { SSEServerTransport } from '@modelcontextprotocol/sdk/server/sse.js';
 import { StreamableHTTPServerTransport } from '@modelcontextprotocol/sdk/server/streamableHttp.js';
 import { ElicitResultSchema } from '@modelcontextprotocol/sdk/types.js';
 import { z } from 'zod';
@@ -69,7 +70,23 @@ async function transportFor(id) {
   return transport;
 }
 
+// HTTP+SSE (2024-11-05): a stream for each session, and messages POSTed by its id.
+async function overSse(request, response) {
+  const url = new URL(request.url, 'http://localhost');
+  if (url.pathname === '/sse') {
+    const transport = new SSEServerTransport('/messages', response);
+    sessions.set(transport.sessionId, transport);
+    response.on('close', () => sessions.delete(transport.sessionId));
+    await bank().connect(transport);
+    return;
+  }
+  const transport = sessions.get(url.searchParams.get('sessionId'));
+  if (url.pathname === '/messages' && transport) await transport.handlePostMessage(request, response);
+  else response.writeHead(404).end();
+}
+
 const http = createServer(async (request, response) => {
+  if (args.sse) return overSse(request, response);
   const transport = await transportFor(request.headers['mcp-session-id']);
   if (transport) {
     await transport.handleRequest(request, response);

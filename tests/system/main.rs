@@ -30,6 +30,7 @@ mod rules;
 mod scopes;
 mod sdk_stops;
 mod sdk_table;
+mod sse2024;
 mod stays;
 mod stop;
 mod streams;

@@ -3,16 +3,21 @@
 use std::time::Instant;
 
 use bytes::Buf;
+use tokio::task::yield_now;
 
 use crate::decide::policy::{Bias, Defaults};
 use crate::decide::{Guard, Refusal};
-use crate::decode::{Body, Framing, Method, RequestHead, Version, a2a, parse_request, rewrite_head};
+use crate::decode::{
+    Body, Framing, Method, RequestHead, ResponseHead, Version, a2a, parse_request, rewrite_head,
+};
 use crate::forward::answer::{Answered, Asked, Begun, Relay};
+use crate::forward::channel::Open;
 use crate::forward::reframe::Stream;
 use crate::forward::refuse::Refused;
 use crate::forward::request::{Reading, read};
 use crate::forward::side::{Reader, Writer};
 use crate::forward::{End, refuse};
+use crate::gate::Gate;
 use crate::judge::{Asking, Judged, Replaced, judge_unread, refuse_bytes};
 use crate::ledger::{Conn, Phase};
 use crate::record::metrics::Class;
@@ -43,9 +48,14 @@ impl Connection {
             self.classify(Class::Http);
         }
         loop {
-            self.rest();
-            let (head, since) = self.next_head().await?;
-            match self.exchange(&head, since).await? {
+            let answered = if self.channel.is_some() {
+                self.go_on().await?
+            } else {
+                self.rest();
+                let (head, since) = self.next_head().await?;
+                self.exchange(&head, since).await?
+            };
+            match answered {
                 Answered::KeepAlive => {}
                 Answered::ServerCloses => return Ok(End::ServerClosed),
                 Answered::AgentCloses => return Ok(End::AgentClosed),
@@ -66,6 +76,7 @@ impl Connection {
         self.begun = Begun::Nothing;
         self.stream = Stream::default();
         self.progress = Progress::default();
+        self.posting = None;
         self.conn.end();
         self.agent.reader.rest();
         if self.request.capacity() > KEPT_HEAD {
@@ -114,6 +125,8 @@ impl Connection {
             Ok(Reading::Whole { len, content }) => {
                 // An agent that wants one answer gets its end too, whoever answers.
                 self.progress.unsent = head.keep_alive.then_some(len);
+                let bytes = &self.agent.reader.buffer[..head.len];
+                self.posting = self.conn.identity.agent.channels.of(&self.conn, &self.netns, head, bytes);
                 (Some(len), self.judge(head, &content, since).await)
             }
             Ok(Reading::Head) => (None, self.judge_unread(head, since).await),
@@ -159,7 +172,7 @@ impl Connection {
     }
 
     async fn judge_unread(&mut self, head: &RequestHead, since: Instant) -> Judged {
-        let asking = Asking { head, bytes: &self.agent.reader.buffer[..head.len], since };
+        let asking = Asking { head, bytes: &self.agent.reader.buffer[..head.len], since, channel: None };
         judge_unread(&self.parts, &self.conn, &mut self.target, &asking, None).await
     }
 
@@ -173,9 +186,12 @@ impl Connection {
     ) -> Result<Answered, End> {
         self.conn.end();
         let keep = head.keep_alive && len.is_some();
-        let answer = match self.begun {
+        let answer = match (self.begun, &self.posting) {
             // It was told that it has to wait.
-            Begun::Stream => self.stream.ending_with(refused),
+            (Begun::Stream, _) => self.stream.ending_with(refused),
+            (_, Some(channel)) if channel.say(refuse::events(refused)).await => {
+                refuse::http(&[], false, !keep)
+            }
             _ => refuse::http(refused, batch, !keep),
         };
         self.agent.writer.send(&answer).await.map_err(End::agent)?;
@@ -214,7 +230,6 @@ impl Connection {
         self.batch = batch;
         self.request.clear();
         self.request.extend_from_slice(&self.agent.reader.buffer[..head.len]);
-        let Some(server) = &mut self.server else { return Err(End::ServerClosed) };
         let asked = Asked {
             method: head.method,
             has_calls,
@@ -226,6 +241,34 @@ impl Connection {
             card: head.method == Method::Get && a2a::is_card(head.target.of(&self.request)),
         };
         self.conn.set_phase(if has_calls { Phase::Sending } else { Phase::Open });
+        let replaced = replaced.filter(|_| len.is_some());
+        let request = Request {
+            ready: len.unwrap_or(head.len),
+            replaced: replaced.map(|replaced| with_content(&replaced.head, &replaced.content)),
+            rest: Body::new(if len.is_some() { Framing::Empty } else { head.framing }),
+            has_calls,
+        };
+        self.relay(request, asked, Instant::now(), None).await
+    }
+
+    /// Goes on with a stream that a stop has left open.
+    async fn go_on(&mut self) -> Result<Answered, End> {
+        let Some(Open { head, asked, since, .. }) = &self.channel else { return Err(End::ServerClosed) };
+        let (head, asked, since) = (head.clone(), *asked, *since);
+        // The request has left long ago.
+        let request = Request { ready: 0, replaced: None, rest: Body::new(Framing::Empty), has_calls: false };
+        self.relay(request, asked, since, Some(&head)).await
+    }
+
+    /// Sends a request and relays its answer, or the rest of a stream whose head it has.
+    async fn relay(
+        &mut self,
+        request: Request,
+        asked: Asked,
+        since: Instant,
+        begun: Option<&ResponseHead>,
+    ) -> Result<Answered, End> {
+        let Some(server) = &mut self.server else { return Err(End::ServerClosed) };
         let relay = Relay {
             parts: &self.parts,
             conn: &self.conn,
@@ -237,23 +280,33 @@ impl Connection {
             asked,
             request: &self.request,
             netns: &self.netns,
-            since: Instant::now(),
+            since,
+            class: &mut self.class,
+            channel: &mut self.channel,
+            is_fresh: begun.is_none(),
+            posting: self.posting.as_ref(),
         };
-        let replaced = replaced.filter(|_| len.is_some());
-        let request = Request {
-            ready: len.unwrap_or(head.len),
-            replaced: replaced.map(|replaced| with_content(&replaced.head, &replaced.content)),
-            rest: Body::new(if len.is_some() { Framing::Empty } else { head.framing }),
-            has_calls,
+        let answering = async {
+            match begun {
+                Some(head) => relay.go_on_with(head).await,
+                None => relay.run().await,
+            }
         };
-        let sending =
-            request.send(&self.conn, &mut self.agent.reader, &mut server.writer, &mut self.progress);
+        let sending = request.send(
+            &self.parts.gate,
+            &self.conn,
+            &mut self.agent.reader,
+            &mut server.writer,
+            &mut self.progress,
+        );
         // The answer is read from the start: it may come before the request has ended.
         let result = tokio::select! {
             biased;
             end = sending => Err(end),
-            result = relay.run() => result,
+            result = answering => result,
         };
+        // Nothing more is read of it.
+        self.channel = None;
         match result {
             Err(End::ServerClosed) if self.progress.agent_ended => Err(End::AgentClosed),
             // An early answer leaves a body that nobody will read.
@@ -284,6 +337,7 @@ impl Request {
     /// go on.
     async fn send(
         mut self,
+        gate: &Gate,
         conn: &Conn,
         agent: &mut Reader,
         server: &mut Writer,
@@ -299,6 +353,10 @@ impl Request {
         progress.sent = true;
         if self.has_calls {
             conn.set_phase(Phase::Sent);
+            while !gate.hand_over(conn) {
+                // The stop that it meets is on its way here, unless it is released again.
+                yield_now().await;
+            }
         }
         // What comes now is the next request, or the news that the agent is gone.
         while agent.buffer.len() < READ_AHEAD {

@@ -14,9 +14,11 @@ use tokio::net::TcpStream;
 use tracing::warn;
 
 use crate::approvals::Parked;
+use crate::channels::Channel;
 use crate::decode::{Hello, Named, Sniff, sniff};
 use crate::forward::End;
 use crate::forward::answer::Begun;
+use crate::forward::channel::Open;
 use crate::forward::dial::dial;
 use crate::forward::own::Source;
 use crate::forward::reframe::Stream;
@@ -84,6 +86,10 @@ struct Connection {
     /// Head of the request in progress; a stop may have to repeat its headers.
     request: Vec<u8>,
     progress: Progress,
+    /// The stream in progress is one in which calls of other connections are answered.
+    channel: Option<Open>,
+    /// The request in progress is answered in such a stream.
+    posting: Option<Arc<Channel>>,
     /// The request in progress waits for a person.
     parked: Option<Parked>,
     class: Option<Class>,
@@ -117,6 +123,8 @@ impl Connection {
             batch: false,
             request: Vec::new(),
             progress: Progress::default(),
+            channel: None,
+            posting: None,
             parked: None,
             class: None,
             tls_name: None,
@@ -222,11 +230,7 @@ impl Connection {
     }
 
     fn classify(&mut self, class: Class) {
-        match self.class.replace(class) {
-            None => self.parts.metrics.connection_opened(class),
-            Some(before) if before != class => self.parts.metrics.connection_changed(before, class),
-            Some(_) => {}
-        }
+        self.parts.metrics.classify(&mut self.class, class);
     }
 
     /// Ends the connection as its cause asks: orderly after an answer, with a reset where an orderly end would be a lie.

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::time::{sleep, timeout};
 
 use crate::approvals::{self, Outcome, Parked};
+use crate::channels::Channel;
 use crate::decide::stop::Stop;
 use crate::decide::{Refusal, Verdict};
 use crate::decode::RequestHead;
@@ -29,7 +30,8 @@ impl Connection {
         let mut consent = Consent::default();
         loop {
             let buffer = &self.agent.reader.buffer;
-            let asking = Asking { head, bytes: &buffer[..head.len], since };
+            let channel = self.posting.as_ref();
+            let asking = Asking { head, bytes: &buffer[..head.len], since, channel };
             let (parts, content) = (&self.parts, content.of(buffer));
             match judge(parts, &self.conn, &mut self.target, &asking, content, &mut consent).await {
                 Judged::Asks(question) => self.ask(*question, &mut consent).await,
@@ -72,7 +74,13 @@ impl Connection {
         };
         let token = question.progress_token.take();
         let message = words(&parked.question);
-        let outcome = wait(parked, &self.agent.reader, telling.tell(token, &message)).await;
+        let told = async {
+            match &self.posting {
+                Some(channel) => tell_in(channel, token, &message).await,
+                None => telling.tell(token, &message).await,
+            }
+        };
+        let outcome = wait(parked, &self.agent.reader, told).await;
         consent.is_answered(question, parked, outcome);
         self.parked = None;
     }
@@ -154,6 +162,18 @@ impl Telling<'_> {
             self.stream.sent();
             sleep(TELL_EVERY).await;
         }
+    }
+}
+
+/// The same in the stream in which the call is answered. Returns when that has ended: its agent has left.
+async fn tell_in(channel: &Channel, token: Option<Box<str>>, message: &str) {
+    let Some(token) = token else { return channel.ended().await };
+    loop {
+        let progress = refuse::progress(&token, channel.next_progress(), message);
+        if !channel.say(refuse::event(progress.as_bytes())).await {
+            return;
+        }
+        sleep(TELL_EVERY).await;
     }
 }
 

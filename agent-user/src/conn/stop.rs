@@ -10,6 +10,7 @@ use crate::decide::stop::{Level, Stop};
 use crate::decide::{Refusal, furthest};
 use crate::fate::Fate;
 use crate::forward::answer::Begun;
+use crate::forward::channel::catch;
 use crate::forward::evidence::Evidence;
 use crate::forward::refuse::Refused;
 use crate::forward::{End, refuse};
@@ -24,6 +25,20 @@ impl Connection {
     /// A stop ends what is in flight: fates are filed, pending ids answered in their protocol, streams ended. Returns
     /// `None` where the agent's side is in order and may go on, to have its next message refused.
     pub(super) async fn stop(&mut self, stop: &Arc<Stop>) -> Option<End> {
+        if let Some(open) = self.channel.as_ref().filter(|_| stop.level == Level::Refuse) {
+            // In it the agent is told that its calls are refused.
+            catch(&self.parts, &open.listed.channel);
+            self.parts.ledger.acted(&self.conn);
+            return None;
+        }
+        let posting = self.posting.take();
+        if let Some(channel) = &posting
+            && self.conn.phase() == Phase::Sent
+        {
+            // Its calls are answered in the stream, and ended there.
+            self.conn.leave_to_stream();
+            catch(&self.parts, channel);
+        }
         let (scene, mut refusal) = (self.conn.scene(), self.conn.refusal_by(stop));
         let (phase, calls) = self.conn.stop();
         let met = self.met_meanwhile(&refusal, &scene, &calls);
@@ -42,13 +57,18 @@ impl Connection {
         }
         let goes_on = stop.level == Level::Refuse
             && match self.begun {
-                Begun::Nothing => !calls.is_empty(),
+                Begun::Nothing => !calls.is_empty() || posting.is_some(),
                 Begun::Stream => self.stream.is_chunked(),
                 Begun::Partial => false,
             };
         let unsent = self.progress.unsent.filter(|_| goes_on);
         let close = unsent.is_none();
         let answer = match self.begun {
+            Begun::Nothing if let Some(channel) = posting => {
+                let refused = Refused::all(&calls, &refusal);
+                let is_said = channel.say_later(refuse::events(&refused));
+                Some(refuse::http(if is_said { &[] } else { &refused }, self.batch && !is_said, close))
+            }
             Begun::Nothing if !calls.is_empty() => {
                 Some(refuse::http(&Refused::all(&calls, &refusal), self.batch, close))
             }
@@ -73,7 +93,13 @@ impl Connection {
         }
         if let Some(mut server) = self.server.take() {
             self.to_server += server.writer.written();
-            if follows && !calls.is_empty() {
+            let channel = self.channel.take();
+            let has_late = channel.is_some() && self.conn.has_late();
+            if follows && !calls.is_empty() || has_late {
+                if let Some(open) = &channel {
+                    open.listed.forget();
+                    self.request.clone_from(&open.listed.channel.request);
+                }
                 let evidence = Evidence {
                     parts: Arc::clone(&self.parts),
                     conn: Arc::clone(&self.conn),
@@ -86,6 +112,7 @@ impl Connection {
                     begun: if self.stream.is_waiting() { Begun::Nothing } else { self.begun },
                     stream: std::mem::take(&mut self.stream),
                     request: std::mem::take(&mut self.request),
+                    channel: channel.map(|open| open.listed),
                 };
                 tokio::spawn(evidence.follow());
             } else {

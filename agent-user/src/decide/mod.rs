@@ -226,6 +226,8 @@ pub enum Guard {
     UnseenTool,
     /// What it uses was blocked by an operator.
     Blocked,
+    /// Too many calls that are answered in the same stream have no answer yet (HTTP+SSE).
+    Unanswered { limit: usize },
 }
 
 impl Refusal {
@@ -283,6 +285,7 @@ impl Refusal {
             Refusal::Guard(Guard::UnknownRevision(_)) => "unknown_revision",
             Refusal::Guard(Guard::UnseenTool) => "unseen_tool",
             Refusal::Guard(Guard::Blocked) => "blocked",
+            Refusal::Guard(Guard::Unanswered { .. }) => "unanswered",
         }
     }
 
@@ -311,6 +314,9 @@ impl Refusal {
                 "no list of this server has shown this agent the tool; list the tools first".to_owned()
             }
             Refusal::Guard(Guard::Blocked) => "an operator has blocked it".to_owned(),
+            Refusal::Guard(Guard::Unanswered { limit }) => {
+                format!("{limit} calls of the same session wait for their answers")
+            }
             Refusal::Guard(Guard::UnknownRevision(stated)) => {
                 format!("protocol revision {stated:?} is not known here")
             }
@@ -330,6 +336,7 @@ impl Guard {
             Guard::UnknownRevision(_) => "default:unknown_revision",
             Guard::UnseenTool => "default:unseen_tool",
             Guard::Blocked => "guard:blocked",
+            Guard::Unanswered { .. } => "guard:unanswered",
         }
     }
 }

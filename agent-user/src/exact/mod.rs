@@ -5,6 +5,7 @@
 //! `cargo test -p agent-user --features loom --lib exact`
 
 mod seen;
+mod streamed;
 mod world;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -30,6 +31,8 @@ struct Plan {
     orders: Vec<Order>,
     /// The rules are read again meanwhile.
     reload: bool,
+    /// One more connection of the coder, whose calls are answered in a stream on yet another one.
+    streamed: bool,
     mistake: Option<Mistake>,
     /// How often a thread is interrupted where it need not wait. Few mistakes need more than two (Musuvathi and Qadeer,
     /// PLDI 2007); without a bound there are too many interleavings.
@@ -54,6 +57,8 @@ enum Mistake {
     AnswerBeforeAct,
     /// A call is marked as sent before its bytes have left.
     SentTooEarly,
+    /// A call is handed over to the stream in which it is answered, and the rules are not read again.
+    HandedOverUnread,
 }
 
 static CODER: LazyLock<Arc<Agent>> = LazyLock::new(|| agent(1, "coder"));
@@ -97,6 +102,13 @@ fn check(plan: Plan) -> Result<usize, String> {
                 thread::spawn(move || world.serve(&agent))
             })
             .collect();
+        if plan.streamed {
+            let (listed, stream) = world.open_stream();
+            let (posts, posted) = (Arc::clone(&world), Arc::clone(&stream));
+            threads.push(thread::spawn(move || posts.serve_posts(&posted)));
+            let world = Arc::clone(&world);
+            threads.push(thread::spawn(move || world.serve_stream(listed, &stream)));
+        }
         if plan.reload {
             let world = Arc::clone(&world);
             threads.push(thread::spawn(move || {
@@ -138,6 +150,7 @@ fn two() -> Plan {
         calls: 1,
         orders: vec![Order::Stop(Arc::clone(&STOP))],
         reload: false,
+        streamed: false,
         mistake: None,
         preemptions: 2,
     }
@@ -193,11 +206,37 @@ fn all_of_it_at_once_is_exact() {
     });
 }
 
+/// Nothing but calls that are answered in a stream.
+fn streamed() -> Plan {
+    Plan { agents: Vec::new(), streamed: true, ..two() }
+}
+
+#[test]
+fn a_stop_meets_or_lists_the_call_that_is_answered_in_a_stream() {
+    holds(Plan { preemptions: 3, ..streamed() });
+}
+
+#[test]
+fn stops_of_calls_that_are_answered_in_a_stream_follow_each_other() {
+    let orders = orders(&[Some(&STOP_OF_ANOTHER_TOOL), Some(&STOP), None]);
+    holds(Plan { calls: 2, orders, ..streamed() });
+}
+
 /// A model that finds nothing wrong with a wrong order would prove nothing.
 #[track_caller]
 fn is_noticed(mistake: Mistake) {
-    let fault = check(Plan { mistake: Some(mistake), ..one() }).expect_err("a fault");
+    is_noticed_in(Plan { mistake: Some(mistake), ..one() });
+}
+
+#[track_caller]
+fn is_noticed_in(plan: Plan) {
+    let fault = check(plan).expect_err("a fault");
     println!("{fault}");
+}
+
+#[test]
+fn handing_a_call_over_without_reading_the_rules_again_is_noticed() {
+    is_noticed_in(Plan { mistake: Some(Mistake::HandedOverUnread), preemptions: 3, ..streamed() });
 }
 
 #[test]

@@ -9,10 +9,10 @@ use loom::future::block_on;
 
 use super::seen::{End, Seen};
 use super::{BYTES, Mistake, Order, Plan, TOOL};
-use crate::decide::decide;
 use crate::decide::policy::Policy;
 use crate::decide::stop::{Facts, Level, Stop};
 use crate::decide::subject::Subject;
+use crate::decide::{Rules, decide};
 use crate::gate::Gate;
 use crate::identity::{Agent, Identity};
 use crate::ledger::{Call, Conn, Ledger, Phase, Scene};
@@ -20,9 +20,9 @@ use crate::workflow::OfProcess;
 
 /// One run.
 pub(super) struct World {
-    plan: Plan,
+    pub(super) plan: Plan,
     pub(super) gate: Gate,
-    ledger: Arc<Ledger>,
+    pub(super) ledger: Arc<Ledger>,
     /// Loom does not see this lock: it orders nothing, and tells what really came first.
     seen: std::sync::Mutex<Seen>,
 }
@@ -77,19 +77,8 @@ impl World {
 
     /// A connection, as `conn::run` serves it.
     pub(super) fn serve(&self, agent: &Arc<Agent>) {
-        let identity = Identity {
-            agent: Arc::clone(agent),
-            pid: 0,
-            uid: 0,
-            exe: None,
-            labels: std::sync::Arc::default(),
-            pod: None,
-            process: None,
-            workflow: OfProcess::default(),
-        };
-        let server = SocketAddr::from((Ipv4Addr::LOCALHOST, 80));
-        let scene = Scene::of_connection(server, None);
-        let listed = self.ledger.open(identity, server, scene.clone());
+        let scene = Scene::of_connection(server(), None);
+        let listed = self.ledger.open(identity(agent), server(), scene.clone());
         let conn = listed.conn();
         let mut left = self.plan.calls;
         block_on(async {
@@ -131,11 +120,7 @@ impl World {
         } else {
             self.gate.begin(conn, scene.clone(), listed)
         };
-        let agent = &*conn.identity.agent.name;
-        let reach = rules.reach(agent, "", &scene.servers);
-        let subject = Subject { method: Some("tools/call"), name: Some(TOOL), ..Subject::default() };
-        let facts = Facts { tool: Some(TOOL), ..scene.facts(agent) };
-        if conn.cut_by().is_some() || decide(&rules, &reach, &facts, &subject).refusal.is_some() {
+        if conn.cut_by().is_some() || is_refused(&rules, &conn.identity.agent.name, scene) {
             // Its record is on the way to the disk.
             rest().await;
             conn.end();
@@ -163,8 +148,32 @@ impl World {
     }
 }
 
+pub(super) fn is_refused(rules: &Rules, agent: &str, scene: &Scene) -> bool {
+    let reach = rules.reach(agent, "", &scene.servers);
+    let subject = Subject { method: Some("tools/call"), name: Some(TOOL), ..Subject::default() };
+    let facts = Facts { tool: Some(TOOL), ..scene.facts(agent) };
+    decide(rules, &reach, &facts, &subject).refusal.is_some()
+}
+
+pub(super) fn server() -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, 80))
+}
+
+pub(super) fn identity(agent: &Arc<Agent>) -> Identity {
+    Identity {
+        agent: Arc::clone(agent),
+        pid: 0,
+        uid: 0,
+        exe: None,
+        labels: std::sync::Arc::default(),
+        pod: None,
+        process: None,
+        workflow: OfProcess::default(),
+    }
+}
+
 /// Where a task waits, others run, and it is polled again.
-async fn rest() {
+pub(super) async fn rest() {
     let mut rested = false;
     std::future::poll_fn(|context| {
         if std::mem::replace(&mut rested, true) {
@@ -176,7 +185,7 @@ async fn rest() {
     .await;
 }
 
-fn to_call(number: usize) -> Call {
+pub(super) fn to_call(number: usize) -> Call {
     Call {
         method: "tools/call".into(),
         tool: Some(TOOL.into()),
@@ -184,7 +193,7 @@ fn to_call(number: usize) -> Call {
         of_unknown: false,
         cursor: None,
         round: None,
-        rpc_id: None,
+        rpc_id: Some(number.to_string().into()),
         server: "".into(),
         session: None,
         workflow: None,
@@ -195,6 +204,6 @@ fn to_call(number: usize) -> Call {
     }
 }
 
-fn id(call: &Call) -> usize {
+pub(super) fn id(call: &Call) -> usize {
     call.decision.parse().unwrap()
 }

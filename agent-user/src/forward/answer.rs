@@ -9,8 +9,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Buf;
+use jiff::Timestamp;
 use tracing::debug;
 
+use crate::channels::Channel;
 use crate::decide::policy::Bias;
 use crate::decide::{Guard, Refusal, Rules};
 use crate::decode::{
@@ -18,6 +20,7 @@ use crate::decode::{
     rewrite_head,
 };
 use crate::forward::End;
+use crate::forward::channel::Open;
 use crate::forward::hold::{self, Content, Held, Hold};
 use crate::forward::reframe::Stream;
 use crate::forward::refuse::{self, Refused};
@@ -27,6 +30,7 @@ use crate::kernel::netns::Netns;
 use crate::ledger::{Call, Conn, Phase};
 use crate::parts::Parts;
 use crate::record::entry::{CallResult, Entry};
+use crate::record::metrics::Class;
 use crate::tasks::{Learnt, Task};
 
 /// How far the answer to the agent has begun.
@@ -109,6 +113,14 @@ pub struct Relay<'a> {
     pub netns: &'a Arc<Netns>,
     /// When the request was let through.
     pub since: Instant,
+    /// What the connection counts as.
+    pub class: &'a mut Option<Class>,
+    /// It is a stream in which calls of other connections are answered.
+    pub channel: &'a mut Option<Open>,
+    /// Nothing has come in the stream yet.
+    pub is_fresh: bool,
+    /// Its calls are answered in such a stream.
+    pub posting: Option<&'a Arc<Channel>>,
 }
 
 impl Relay<'_> {
@@ -128,6 +140,7 @@ impl Relay<'_> {
             return self.open_tunnel(&head).await;
         }
         let is_empty = matches!(head.framing, Framing::Empty | Framing::Length(0));
+        self.is_posted(&head, !is_empty && head.media != Media::Other);
         match head.media {
             _ if self.asked.opened => self.go_on(&head).await?,
             _ if is_empty => self.pass(&head).await?,
@@ -137,11 +150,15 @@ impl Relay<'_> {
             Media::Json => self.hold(&head).await?,
             _ => self.pass(&head).await?,
         }
-        Ok(match (head.keep_alive && head.framing != Framing::UntilClose, self.asked.keep_alive) {
+        Ok(self.answered(&head))
+    }
+
+    pub(super) fn answered(&self, head: &ResponseHead) -> Answered {
+        match (head.keep_alive && head.framing != Framing::UntilClose, self.asked.keep_alive) {
             (true, true) => Answered::KeepAlive,
             (false, _) => Answered::ServerCloses,
             (true, false) => Answered::AgentCloses,
-        })
+        }
     }
 
     /// What follows cannot be read: it is let through where opaque connections are, and the agent has asked for it.
@@ -288,7 +305,7 @@ impl Relay<'_> {
     pub(super) async fn edit(&self, rules: &Rules, json: &[u8], status: u16) -> Edit {
         match decode(json, &self.parts.limits) {
             Ok(payload) => {
-                let edit = self.judge(rules, &payload).await;
+                let edit = self.judge(rules, &payload, json).await;
                 self.finish(&payload, json.len(), Some(status));
                 edit
             }
@@ -309,14 +326,15 @@ impl Relay<'_> {
     }
 
     /// What rules say of it.
-    async fn judge(&self, rules: &Rules, payload: &Payload<'_>) -> Edit {
+    async fn judge(&self, rules: &Rules, payload: &Payload<'_>, json: &[u8]) -> Edit {
         let messages = match payload {
             Payload::Single(message) => std::slice::from_ref(message),
             Payload::Batch(messages) => messages,
             Payload::NotJsonRpc => return Edit::Pass,
         };
         let reach = self.target.reach();
-        if messages.iter().all(|message| !reach.concerns(message)) {
+        let held = self.held(rules);
+        if held.is_nothing() && messages.iter().all(|message| !reach.concerns(message)) {
             return Edit::Pass;
         }
         let scene = self.conn.scene();
@@ -326,9 +344,12 @@ impl Relay<'_> {
             // Clients differ on which of two answers to one call they take.
             let is_answer = matches!(message.kind, Kind::Response { id: Some(_), .. });
             let is_again = |before: &Message<'_>| is_answer && before.id() == message.id();
-            let answer = match messages[..index].iter().any(is_again) {
-                true => Answer::Drop(Refusal::Guard(Guard::Undecodable("repeated_id"))),
-                false => answering.judge(message).await,
+            let answer = match self.held_back(&held, message, json).await {
+                Some(refusal) => Answer::Drop(refusal),
+                None if messages[..index].iter().any(is_again) => {
+                    Answer::Drop(Refusal::Guard(Guard::Undecodable("repeated_id")))
+                }
+                None => answering.judge(message).await,
             };
             edited |= !matches!(answer, Answer::Pass);
             match answer {
@@ -403,6 +424,7 @@ impl Relay<'_> {
             let (now, size) = (Instant::now(), message.raw.len() as u64);
             permits.iter().for_each(|permit| self.parts.counts.add_answer(permit, size, now));
             self.learn(message, Some(&call));
+            self.agree(message, &call);
             let is_error = mcp::result_facts(message).is_some_and(|facts| facts.is_error);
             self.record(&call, if is_error { "error" } else { "result" }, None, status, bytes);
         }
@@ -412,7 +434,7 @@ impl Relay<'_> {
     fn learn(&self, message: &Message<'_>, call: Option<&Call>) {
         let begin = |id, call: &Call| {
             let scene = self.conn.scene();
-            let (netns, request) = (Arc::clone(self.netns), self.request.to_vec());
+            let (netns, request) = (Arc::clone(self.netns), self.client().to_vec());
             Task { id, call: call.clone(), scene, conn: Arc::clone(self.conn), netns, request }
         };
         if let Some(round) = call.and_then(|call| call.round) {
@@ -447,6 +469,10 @@ impl Relay<'_> {
     ) {
         // An answer that comes after its agent has gone is known, but to nobody else.
         let left = self.conn.has_agent_left().then_some("agent_closed");
+        let took = match self.channel {
+            Some(_) => Timestamp::now().duration_since(call.since).unsigned_abs(),
+            None => self.since.elapsed(),
+        };
         self.parts.log.record(&Entry::Result(CallResult {
             conn: self.conn.id,
             agent: &self.conn.identity.agent.name,
@@ -455,7 +481,7 @@ impl Relay<'_> {
             cause: if outcome == "none" { call.cause(left.or(cause)) } else { cause.or(left) },
             status,
             bytes,
-            took_us: u64::try_from(self.since.elapsed().as_micros()).unwrap_or(u64::MAX),
+            took_us: u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
         }));
     }
 }

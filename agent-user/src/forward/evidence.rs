@@ -14,6 +14,7 @@ use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 
 use crate::book::Late;
+use crate::channels::Listed;
 use crate::decide::stop::Stop;
 use crate::decode::{
     Framing, Kind, Media, Message, Method, Payload, ResponseHead, decode, find, mcp, parse_response, sse,
@@ -22,6 +23,7 @@ use crate::fate::Fate;
 use crate::fingerprint::Digest;
 use crate::forward::answer::Begun;
 use crate::forward::cancel::{self, Client};
+use crate::forward::channel;
 use crate::forward::hold::{Held, Hold};
 use crate::forward::reframe::Stream;
 use crate::forward::side::{Reader, Side};
@@ -34,7 +36,7 @@ use crate::record::entry::{Cancel, Entry};
 use crate::tasks::{Learnt, Task};
 
 /// Longest wait for a stop to come into force before servers are told.
-const IN_FORCE_WITHIN: Duration = Duration::from_secs(2);
+pub(super) const IN_FORCE_WITHIN: Duration = Duration::from_secs(2);
 /// How long a server may take to close its side, where closing is the cancel.
 const CLOSE_WITHIN: Duration = Duration::from_secs(2);
 
@@ -55,6 +57,8 @@ pub struct Evidence {
     pub stream: Stream,
     /// The head of the request, for the headers a cancel must repeat.
     pub request: Vec<u8>,
+    /// What was read is a stream in which other calls are answered: those that were caught before are evidence, too.
+    pub channel: Option<Listed>,
 }
 
 impl Evidence {
@@ -74,7 +78,7 @@ impl Evidence {
             self.settle_rest(|_| fate);
             return;
         }
-        let told = tokio::spawn(self.tell());
+        let told = tokio::spawn(self.teller().tell(&self.calls));
         match timeout(self.parts.evidence_window, self.listen()).await {
             Ok(Heard::End) if !self.calls.is_empty() => {
                 let taken = told.await.unwrap_or_default();
@@ -98,7 +102,8 @@ impl Evidence {
     /// Closing the connection is the cancel, and the operator does not want to watch instead.
     fn closing_cancels(&self) -> bool {
         let modern = Some(mcp::Revision::V2026_07_28.as_str());
-        self.calls.iter().all(|call| call.revision == modern)
+        !self.calls.is_empty()
+            && self.calls.iter().all(|call| call.revision == modern)
             && !self.scene.servers.iter().any(|server| self.parts.watched.is_match(server))
     }
 
@@ -162,7 +167,7 @@ impl Evidence {
 
     /// Reads on from the middle of a stream.
     async fn events(&mut self) -> Heard {
-        while !self.calls.is_empty() {
+        while !self.calls.is_empty() || self.channel.is_some() && self.conn.has_late() {
             match self.stream.has_event() {
                 Ok(true) => {
                     let event = sse::fields(self.stream.event());
@@ -200,16 +205,17 @@ impl Evidence {
         };
         for message in messages {
             let Kind::Response { id: Some(id), .. } = &message.kind else { continue };
-            let asked = |call: &Call| call.rpc_id.as_deref().is_some_and(|raw| id.matches(raw));
-            let Some(index) = self.calls.iter().position(asked) else { continue };
+            let Some(index) = self.calls.iter().position(|call| call.has_id(*id)) else {
+                if self.channel.is_some()
+                    && let Some((call, stop)) = self.conn.finish_late(*id)
+                {
+                    channel::settle(&self.parts, &self.conn, &stop, &call, message, bytes);
+                }
+                continue;
+            };
             let call = self.calls.swap_remove(index);
-            let is_error = mcp::result_facts(message).is_some_and(|facts| facts.is_error);
-            let fate = if says_cancelled(message.error) { Fate::Cancelled } else { Fate::FinishedAfterStop };
-            self.settle(
-                &call,
-                fate,
-                Some(Late { bytes: bytes.len(), digest: Digest::of(bytes).to_string(), is_error }),
-            );
+            let (fate, late) = of_answer(message, bytes);
+            self.settle(&call, fate, Some(late));
             self.cancel_task(message, &call);
         }
         Heard::End
@@ -230,18 +236,38 @@ impl Evidence {
         }
     }
 
-    /// A task that tells the server to cancel these calls, one after the other, and gives the decisions of those whose
-    /// cancel it took.
-    fn tell(&self) -> impl Future<Output = Vec<Box<str>>> + use<> {
-        let (parts, conn, netns) = (Arc::clone(&self.parts), Arc::clone(&self.conn), Arc::clone(&self.netns));
-        let (stop, request) = (Arc::clone(&self.stop), self.request.clone());
+    fn teller(&self) -> Teller {
+        Teller {
+            parts: Arc::clone(&self.parts),
+            conn: Arc::clone(&self.conn),
+            netns: Arc::clone(&self.netns),
+            stop: Arc::clone(&self.stop),
+            request: self.request.clone(),
+        }
+    }
+}
+
+/// Tells a server that a stop wants calls cancelled.
+pub(super) struct Teller {
+    pub(super) parts: Arc<Parts>,
+    pub(super) conn: Arc<Conn>,
+    pub(super) netns: Arc<Netns>,
+    pub(super) stop: Arc<Stop>,
+    /// The head of a request of its client.
+    pub(super) request: Vec<u8>,
+}
+
+impl Teller {
+    /// One call after the other. Gives the decisions of those whose cancel the server took.
+    pub(super) fn tell(self, calls: &[Call]) -> impl Future<Output = Vec<Box<str>>> + use<> {
         // Other protocols do not know the notification, MCP 2026-07-28 drops it, and it is forbidden for `initialize`.
         let is_cancelable = |call: &&Call| {
             call.revision.is_some_and(|revision| revision != mcp::Revision::V2026_07_28.as_str())
                 && call.rpc_id.is_some()
                 && &*call.method != "initialize"
         };
-        let calls: Vec<Call> = self.calls.iter().filter(is_cancelable).cloned().collect();
+        let calls: Vec<Call> = calls.iter().filter(is_cancelable).cloned().collect();
+        let Teller { parts, conn, netns, stop, request } = self;
         async move {
             let mut taken = Vec::new();
             let reason = format!("stopped by an operator at {}: {}", Timestamp::now(), stop.reason);
@@ -270,6 +296,13 @@ impl Evidence {
             taken
         }
     }
+}
+
+/// What an answer that comes after the stop tells of its call.
+pub(super) fn of_answer(message: &Message<'_>, json: &[u8]) -> (Fate, Late) {
+    let is_error = mcp::result_facts(message).is_some_and(|facts| facts.is_error);
+    let fate = if says_cancelled(message.error) { Fate::Cancelled } else { Fate::FinishedAfterStop };
+    (fate, Late { bytes: json.len(), digest: Digest::of(json).to_string(), is_error })
 }
 
 /// Why no more was heard of a server.

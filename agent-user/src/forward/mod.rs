@@ -6,6 +6,7 @@
 
 pub mod answer;
 pub mod cancel;
+pub mod channel;
 pub mod dial;
 pub mod evidence;
 pub mod hold;

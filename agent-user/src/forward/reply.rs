@@ -38,7 +38,7 @@ impl Relay<'_> {
             conn: Arc::clone(self.conn),
             netns: Arc::clone(self.netns),
             server: self.conn.scene().server,
-            request: self.request.to_vec(),
+            request: self.client().to_vec(),
             rpc_id: rpc_id.into(),
             message,
         };

@@ -29,9 +29,14 @@ impl Relay<'_> {
         if !self.asked.has_calls {
             self.conn.set_phase(Phase::Open);
         }
+        self.events(head).await
+    }
+
+    /// Relays what follows, be it from the middle of the stream.
+    pub(super) async fn events(&mut self, head: &ResponseHead) -> Result<(), End> {
         loop {
             let taken = self.take();
-            let decided = self.decide(head.status).await;
+            let decided = self.decide(head).await;
             if taken.is_ok() && decided.is_ok() && self.stream.is_done() {
                 break;
             }
@@ -54,7 +59,7 @@ impl Relay<'_> {
             if undecided == 0 {
                 self.server.rest();
             }
-            match self.more(undecided.min(MOST_AHEAD)).await {
+            match self.more_or_said(undecided.min(MOST_AHEAD)).await {
                 Err(End::ServerClosed) if head.framing == Framing::UntilClose => break,
                 result => result?,
             }
@@ -63,6 +68,7 @@ impl Relay<'_> {
         if !self.is_mcp() {
             self.stream.pass_rest();
         }
+        self.say_rest();
         self.stream.finish();
         self.flush().await?;
         self.close_calls("none", Some("server_closed"), Some(head.status), 0);
@@ -111,10 +117,10 @@ impl Relay<'_> {
     }
 
     /// Decides every event that is whole.
-    async fn decide(&mut self, status: u16) -> Result<(), Oversized> {
+    async fn decide(&mut self, head: &ResponseHead) -> Result<(), Oversized> {
         let decided = loop {
             match self.stream.has_event() {
-                Ok(true) => self.event(status).await,
+                Ok(true) => self.event(head).await,
                 Ok(false) => break Ok(()),
                 Err(_) if self.parts.defaults_of(self.conn).oversized == Bias::Allow => {
                     self.stream.pass_unread();
@@ -128,10 +134,17 @@ impl Relay<'_> {
     }
 
     /// Decides one whole event.
-    async fn event(&mut self, status: u16) {
+    async fn event(&mut self, head: &ResponseHead) {
         let rules = self.rules();
         let event = sse::fields(self.stream.event());
-        let edit = if event.has_data { self.edit(&rules, &event.data, status).await } else { Edit::Pass };
+        if self.is_endpoint(&event) {
+            let uri = event.data.into_owned();
+            self.open_channel(head, &uri);
+            return self.stream.pass();
+        }
+        self.is_fresh &= !event.has_data;
+        let edit =
+            if event.has_data { self.edit(&rules, &event.data, head.status).await } else { Edit::Pass };
         match edit {
             Edit::Pass => self.stream.pass(),
             Edit::Replace(json) => self.stream.replace(&json),

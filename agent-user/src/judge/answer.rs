@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use super::redact::{keep_opaque, redact};
 use super::shown::{self, Watching};
 use super::{place, subject};
-use crate::decide::policy::Phase;
+use crate::decide::policy::{Bias, Phase};
 use crate::decide::redact::splice;
 use crate::decide::subject::{Annotations, Party, Subject};
 use crate::decide::{Guard, Reach, Refusal, Rules, Verdict};
@@ -71,6 +71,8 @@ impl Answering<'_> {
             }
             Kind::Response { id, .. } => match id.and_then(|id| self.conn.call(id)) {
                 Some(call) => return self.response(message, &call).await,
+                // Rules about a call would not apply to its answer.
+                None if self.is_unasked() => return self.refuse_unasked(id.map(|id| id.raw)).await,
                 // Such as one that is sent again after a connection was lost.
                 None => {
                     if self.watching().notice(message, None).await.is_err() {
@@ -89,6 +91,18 @@ impl Answering<'_> {
             (None, Some(text)) => Answer::Replace(text),
             (None, None) => Answer::Pass,
         }
+    }
+
+    /// What answers a call that was not seen, in a stream in which all calls are seen: some server takes them in another form.
+    fn is_unasked(&self) -> bool {
+        self.reach.answers && self.reach.defaults.undecodable == Bias::Deny && self.conn.answers_posts()
+    }
+
+    async fn refuse_unasked(&self, rpc_id: Option<&str>) -> Answer {
+        let refusal = Refusal::Guard(Guard::Undecodable("unasked"));
+        let mut judgement = Judgement::new(Phase::Response, "response", None, Verdict::of_unread(&refusal));
+        self.finish(&mut judgement, None, rpc_id).await;
+        Answer::Drop(refusal)
     }
 
     /// The answer to a call.

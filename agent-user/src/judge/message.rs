@@ -10,6 +10,7 @@ use super::redact::{Edited, redact};
 use super::{Asking, place, shown, subject};
 use crate::approvals::{Asked, RuleAsked, Text};
 use crate::baseline::Place;
+use crate::channels::Channel;
 use crate::config::Arguments;
 use crate::decide::limit::Key;
 use crate::decide::policy::{Approval, Bias, Limited, Mode, Phase};
@@ -33,6 +34,8 @@ pub(super) struct JudgedBy<'a> {
     pub(super) parts: &'a Parts,
     pub(super) conn: &'a Conn,
     pub(super) scene: &'a Scene,
+    /// Where it is answered, if that is elsewhere.
+    pub(super) channel: Option<&'a Arc<Channel>>,
     pub(super) rules: &'a Rules,
     pub(super) reach: &'a Reach,
     pub(super) claims: &'a mcp::Claims<'a>,
@@ -82,8 +85,9 @@ impl<'a> Prepared<'a> {
             Kind::Request { id, .. } => Some(id.raw),
             _ => None,
         };
+        let agreed = asking.channel.map(|channel| channel.revision());
         let revision =
-            call.as_ref().filter(|call| call.is_mcp).and_then(|call| mcp::revision(call, claims, None));
+            call.as_ref().filter(|call| call.is_mcp).and_then(|call| mcp::revision(call, claims, agreed));
         let about_task = call.as_ref().filter(|call| call.method.starts_with("tasks/"));
         let task = about_task.filter(|call| call.is_mcp).and_then(|call| call.name.as_deref());
         let of_tool = task.and_then(|task| parts.tasks.tool(conn, task));
@@ -402,12 +406,13 @@ impl<'a> Prepared<'a> {
             parts.log.record(&entry);
         }
         if refusal.is_none() {
-            self.record_cancel(parts, conn, scene);
+            self.record_cancel(by);
         }
     }
 
     /// Records that the agent itself asks for a cancel, which is no operator's stop.
-    fn record_cancel(&self, parts: &Parts, conn: &Conn, scene: &Scene) {
+    fn record_cancel(&self, by: &JudgedBy<'_>) {
+        let JudgedBy { parts, conn, scene, channel, .. } = *by;
         let Some(call) = &self.call else { return };
         let (rpc_id, task, via) = match (call.cancelled_request_id, &*call.method) {
             (Some(id), _) => (id.raw, None, "notifications/cancelled"),
@@ -416,7 +421,10 @@ impl<'a> Prepared<'a> {
         };
         let agent = &conn.identity.agent;
         let outcome = call.cancelled_request_id.map(|id| {
-            let in_flight = parts.ledger.cancelled_by_agent(conn, scene.session, id);
+            let in_flight = match channel {
+                Some(channel) => channel.conn.cancelled_there(id),
+                None => parts.ledger.cancelled_by_agent(conn, scene.session, id),
+            };
             parts.approvals.cancelled_by_agent(conn, scene.session, id);
             if in_flight { "in flight" } else { "not in flight" }.to_owned()
         });

@@ -17,13 +17,14 @@ use std::time::Instant;
 use jiff::Timestamp;
 
 use crate::catalogue::Place;
+use crate::channels::Channel;
 use crate::decide::policy::Bias;
 use crate::decide::redact::splice_all;
 use crate::decide::subject::Subject;
 use crate::decide::{Guard, Refusal};
 use crate::decode::{Headers, Payload, RequestHead, Version, decode, mcp};
 use crate::forward::refuse::Refused;
-use crate::ledger::{Call, Conn, Scene};
+use crate::ledger::{Call, Conn, MOST_UNANSWERED, Scene, Unexpected};
 use crate::parts::Parts;
 
 use self::message::{JudgedBy, Prepared};
@@ -77,6 +78,8 @@ pub struct Asking<'a> {
     pub bytes: &'a [u8],
     /// When its first byte was there.
     pub since: Instant,
+    /// The stream in which it is answered, if that is not its own answer.
+    pub channel: Option<&'a Arc<Channel>>,
 }
 
 /// Judges a whole request. `consent` is what persons have said of it so far.
@@ -89,7 +92,7 @@ pub async fn judge(
     consent: &mut Consent,
 ) -> Judged {
     let started = Instant::now();
-    let Asking { head, bytes, since } = *asking;
+    let Asking { head, bytes, since, channel } = *asking;
     let claims = head.mcp.claims(bytes);
     if claims.protocol_version.is_some() || head.mcp.session_id.is_some() {
         conn.mark_mcp();
@@ -120,7 +123,10 @@ pub async fn judge(
     let workflow = prepared.first().and_then(|message| message.workflow.clone());
     let modern = Some(mcp::Revision::V2026_07_28.as_str());
     let is_modern = prepared.iter().all(|message| message.revision == modern);
-    let scene = target.scene(conn, head, bytes, (is_mcp, is_modern), workflow);
+    let mut scene = target.scene(conn, head, bytes, (is_mcp, is_modern), workflow);
+    if let Some(channel) = channel {
+        scene.path = Arc::clone(&channel.path);
+    }
     for (index, message) in prepared.iter_mut().enumerate() {
         message.place(parts, conn, &scene, consent.kept.get(index));
     }
@@ -128,6 +134,10 @@ pub async fn judge(
         prepared.iter().map(|message| message.to_call(&scene)).collect()
     };
     let rules = parts.gate.begin(conn, scene.clone(), to_calls(&prepared));
+    let expected = channel.map_or(Ok(()), |channel| conn.post_to(&channel.conn));
+    if expected == Err(Unexpected::Repeated) {
+        return judge_unread(parts, conn, target, asking, Some(Guard::Undecodable("repeated_id"))).await;
+    }
     target.update(&rules, conn, host);
     let reads = rules.policy.reads;
     let headers = Headers::of(head, bytes);
@@ -137,6 +147,7 @@ pub async fn judge(
         parts,
         conn,
         scene: &scene,
+        channel,
         rules: &rules,
         reach: &target.reach,
         claims: &claims,
@@ -147,6 +158,9 @@ pub async fn judge(
     let cut_by = conn.cut_by();
     for (index, message) in prepared.iter_mut().enumerate() {
         message.judge(&by);
+        if expected == Err(Unexpected::Crowded) {
+            message.verdict.refuse(Guard::Unanswered { limit: MOST_UNANSWERED });
+        }
         if let Some(stop) = &cut_by {
             message.verdict.refusal = Some(Refusal::Stop(Arc::clone(stop)));
         }
@@ -162,7 +176,8 @@ pub async fn judge(
     }
     if is_open
         && prepared.iter().all(|message| message.verdict.waits.is_empty())
-        && let Some(question) = consent.question(&prepared, !batch && takes_events(head, bytes))
+        && let Some(question) =
+            consent.question(&prepared, !batch && (channel.is_some() || takes_events(head, bytes)))
     {
         return Judged::Asks(Box::new(question));
     }

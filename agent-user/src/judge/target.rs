@@ -79,11 +79,7 @@ impl Target {
         (is_mcp, is_modern): (bool, bool),
         workflow: Option<Arc<str>>,
     ) -> Scene {
-        if self.process.is_none() && is_mcp {
-            let of_process = |process| Session::of_process(process, &self.server);
-            self.process = conn.identity.process.as_ref().map(of_process);
-        }
-        let process = self.process.filter(|_| is_mcp);
+        let process = if is_mcp { self.session_of_process(conn) } else { None };
         let id = head.mcp.session_id.map(|id| id.of(bytes)).filter(|id| !id.is_empty());
         let named = id.and_then(|id| self.digest(id));
         let (session, other_session) =
@@ -97,6 +93,15 @@ impl Target {
         let principal = self.principal.of_request(Headers::of(head, bytes), &conn.identity.agent.name);
         let revision = mcp::claimed_revision(&head.mcp.claims(bytes)).map(mcp::Revision::as_str);
         Scene { server, path, servers, session, other_session, workflow, revision, principal }
+    }
+
+    /// What its process does at the server that was asked last, outside of any session with an id.
+    pub fn session_of_process(&mut self, conn: &Conn) -> Option<Session> {
+        if self.process.is_none() {
+            let of_process = |process| Session::of_process(process, &self.server);
+            self.process = conn.identity.process.as_ref().map(of_process);
+        }
+        self.process
     }
 
     fn digest(&mut self, id: &[u8]) -> Option<Session> {

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::decide::stop::{Facts, Whom};
+use crate::decode::RawId;
 use crate::fingerprint::{Digest, Surface};
 use crate::rounds::Round;
 use crate::session::Session;
@@ -68,6 +69,16 @@ impl Call {
     /// Why it got no answer: the agent's own wish comes before what the server then did.
     pub fn cause(&self, cause: Option<&'static str>) -> Option<&'static str> {
         if self.agent_cancelled_at.is_some() { Some("agent_cancelled") } else { cause }
+    }
+
+    /// Whether a peer may mean it by this id.
+    pub fn has_id(&self, id: RawId<'_>) -> bool {
+        self.rpc_id.as_deref().is_some_and(|raw| id.matches(raw))
+    }
+
+    /// The agent asks to cancel it.
+    pub(super) fn cancel(&mut self) {
+        self.agent_cancelled_at = Some(Timestamp::now());
     }
 
     /// What it uses of what servers list.

@@ -3,13 +3,12 @@
 //! How it and the rules are read and written makes stops exact: see [`crate::gate`].
 
 mod call;
+mod posted;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
-
-use jiff::Timestamp;
 
 use crate::decide::stop::{Level, Stop, Whom};
 use crate::decide::{Refusal, Rules, furthest};
@@ -21,6 +20,8 @@ use crate::session::Session;
 use crate::sync::{Mutex, MutexGuard, Notify};
 
 pub use self::call::{Call, Scene, addresses, used};
+pub use self::posted::{CaughtThere, MOST_UNANSWERED, Unexpected};
+use self::posted::{Posted, PostsTo};
 
 /// One open connection of an agent.
 #[derive(Debug)]
@@ -52,12 +53,18 @@ struct State {
     /// A stop has cut it while it was at rest. It obeys even if the stop is released before it gets to know.
     cut_by: Option<Arc<Stop>>,
     /// A rule has called off what is in flight, and nothing else.
-    called_off: Option<CalledOff>,
+    called_off: Vec<CalledOff>,
+    /// It is a stream in which calls of other connections are answered.
+    posted: Option<Box<Posted>>,
+    /// Its calls are answered in such a stream.
+    posts_to: Option<Box<PostsTo>>,
 }
 
 /// What a rule has called off.
 #[derive(Clone, Debug)]
 struct CalledOff {
+    /// Of the call.
+    decision: Box<str>,
     /// In force for this exchange alone.
     stop: Arc<Stop>,
     refusal: Refusal,
@@ -99,9 +106,15 @@ impl Conn {
     pub(crate) fn begin(&self, scene: Scene, calls: Vec<Call>) {
         let mut state = self.state();
         state.phase = Phase::Held;
-        state.called_off = None;
+        state.called_off.clear();
+        state.end_posted();
         state.scene = scene;
-        state.calls = calls;
+        let mut before = std::mem::replace(&mut state.calls, calls);
+        let posts_to = state.posts_to.take();
+        drop(state);
+        if let Some(posts_to) = posts_to {
+            posts_to.take_back(&mut before);
+        }
     }
 
     /// Registers that it carries what cannot be read, before the rules are read for it.
@@ -117,7 +130,7 @@ impl Conn {
         if state.cut_by.is_some() {
             return state.cut_by.clone();
         }
-        let called_off = state.called_off.as_ref().map(|called_off| &called_off.stop);
+        let called_off = state.called_off.last().map(|called_off| &called_off.stop);
         self.identity.agent.as_whom(|agent| {
             let ends = |stop: &&Arc<Stop>| {
                 (stop.level > Level::Refuse || !state.is_at_rest()) && state.is_met_by(stop, agent)
@@ -129,18 +142,18 @@ impl Conn {
     /// Ends the exchange in which a call is that has left, as a stop would, for this refusal.
     pub fn call_off(&self, decision: &str, stop: Arc<Stop>, refusal: Refusal) {
         let mut state = self.state();
-        let has_left = matches!(state.phase, Phase::Sending | Phase::Sent);
+        let has_left = matches!(state.phase(), Phase::Sending | Phase::Sent);
         if has_left && state.calls.iter().any(|call| &*call.decision == decision) {
-            state.called_off = Some(CalledOff { stop, refusal });
+            state.called_off.push(CalledOff { decision: decision.into(), stop, refusal });
             self.wake.notify_one();
         }
     }
 
     /// What the agent is told when a stop ends its exchange.
     pub fn refusal_by(&self, stop: &Arc<Stop>) -> Refusal {
-        let called_off =
-            self.state().called_off.clone().filter(|called_off| Arc::ptr_eq(&called_off.stop, stop));
-        called_off.map_or_else(|| Refusal::Stop(Arc::clone(stop)), |called_off| called_off.refusal)
+        let state = self.state();
+        let called_off = state.called_off.iter().find(|called_off| Arc::ptr_eq(&called_off.stop, stop));
+        called_off.map_or_else(|| Refusal::Stop(Arc::clone(stop)), |called_off| called_off.refusal.clone())
     }
 
     /// The stop that has cut it while it was at rest.
@@ -174,7 +187,7 @@ impl Conn {
     /// What the connection is doing now, for whoever wants to see it.
     pub fn view(&self) -> (Phase, Scene, Vec<Call>) {
         let state = self.state();
-        (state.phase, state.scene.clone(), state.calls.clone())
+        (state.phase(), state.scene.clone(), state.calls.clone())
     }
 
     /// Whether a stop would end something on this connection, or refuse what comes next on it.
@@ -187,27 +200,31 @@ impl Conn {
     }
 
     pub fn phase(&self) -> Phase {
-        self.state().phase
+        self.state().phase()
     }
 
     /// Notes that the agent itself wants one of the calls cancelled.
     fn cancelled_by_agent(&self, session: Option<Session>, id: RawId<'_>) -> bool {
         let mut state = self.state();
-        let asked = |call: &&mut Call| {
-            call.session == session && call.rpc_id.as_deref().is_some_and(|raw| id.matches(raw))
-        };
-        let call = state.calls.iter_mut().find(asked);
-        call.map(|call| call.agent_cancelled_at = Some(Timestamp::now())).is_some()
+        let call = state.calls.iter_mut().find(|call| call.session == session && call.has_id(id));
+        call.map(Call::cancel).is_some()
     }
 
     /// The call of this id, which stays on the ledger.
     pub fn call(&self, id: RawId<'_>) -> Option<Call> {
-        let is = |call: &&Call| call.rpc_id.as_deref().is_some_and(|raw| id.matches(raw));
-        self.state().calls.iter().find(is).cloned()
+        let state = self.state();
+        let call = state.calls.iter().find(|call| call.has_id(id)).or_else(|| state.posted(id)).cloned();
+        let stream = state.stream();
+        drop(state);
+        call.or_else(|| stream?.call(id))
     }
 
     /// Keeps what limits have counted of a call for as long as it is in flight.
-    pub fn keep(&self, decision: &str, permits: Vec<Permit>) {
+    pub fn keep(&self, decision: &str, mut permits: Vec<Permit>) {
+        let stream = self.state().stream();
+        if let Some(stream) = stream {
+            permits = stream.keep_posted(decision, permits);
+        }
         self.state().permits.extend(permits.into_iter().map(|permit| (decision.into(), permit)));
     }
 
@@ -215,9 +232,11 @@ impl Conn {
     /// others are open.
     pub fn finish(&self, id: RawId<'_>) -> Option<(Call, Vec<Permit>)> {
         let mut state = self.state();
-        let index =
-            state.calls.iter().position(|call| call.rpc_id.as_deref().is_some_and(|raw| id.matches(raw)))?;
-        let call = state.calls.swap_remove(index);
+        let call = match state.calls.iter().position(|call| call.has_id(id)) {
+            Some(index) => state.calls.swap_remove(index),
+            None => state.finish_expected(id)?,
+        };
+        state.note_past(&call);
         let (permits, rest) = std::mem::take(&mut state.permits)
             .into_iter()
             .partition(|(decision, _)| *decision == call.decision);
@@ -228,19 +247,23 @@ impl Conn {
 
     /// Ends the exchange and hands back the calls that got no answer.
     pub fn end(&self) -> Vec<Call> {
-        let mut state = self.state();
-        state.phase = Phase::Idle;
-        state.called_off = None;
-        state.permits.clear();
-        std::mem::take(&mut state.calls)
+        self.stop().1
     }
 
     /// Ends the exchange because of a stop and tells how far it had come.
     pub fn stop(&self) -> (Phase, Vec<Call>) {
         let mut state = self.state();
-        state.called_off = None;
+        state.called_off.clear();
         state.permits.clear();
-        (std::mem::replace(&mut state.phase, Phase::Idle), std::mem::take(&mut state.calls))
+        state.end_posted();
+        let (phase, mut calls) = (state.phase(), std::mem::take(&mut state.calls));
+        state.phase = Phase::Idle;
+        let posts_to = state.posts_to.take();
+        drop(state);
+        if let Some(posts_to) = posts_to {
+            posts_to.take_back(&mut calls);
+        }
+        (phase, calls)
     }
 }
 
@@ -305,7 +328,9 @@ impl Ledger {
             permits: Vec::new(),
             awaited: None,
             cut_by: None,
-            called_off: None,
+            called_off: Vec::new(),
+            posted: None,
+            posts_to: None,
         };
         let conn = Arc::new(Conn {
             id,

@@ -117,7 +117,14 @@ impl Orders {
 
 impl AgentDrill {
     fn add(&mut self, conn: &Conn, stop: &Stop) {
-        let (phase, scene, calls) = conn.view();
+        let (phase, scene, mut calls) = conn.view();
+        let is_in_scope = |call: &Call| {
+            conn.identity.agent.as_whom(|agent| stop.selector.matches(&call.facts(&scene, agent)))
+        };
+        if conn.answers_posts() {
+            // Each of them is an exchange of its own.
+            calls.retain(is_in_scope);
+        }
         if let Some(session) = scene.session
             && !self.sessions.contains(&session)
         {
@@ -130,8 +137,7 @@ impl AgentDrill {
             }
             _ => self.calls.extend(calls.into_iter().map(|call| CallDrill {
                 conn: conn.id,
-                is_sibling:
-                    !conn.identity.agent.as_whom(|agent| stop.selector.matches(&call.facts(&scene, agent))),
+                is_sibling: !is_in_scope(&call),
                 would_be: phase.fate().label(),
                 call,
             })),

@@ -290,14 +290,14 @@ impl Metrics {
         self.stop_calls.with_label_values(&[fate.label()]).inc();
     }
 
-    pub fn connection_opened(&self, class: Class) {
+    /// An open connection is of this class, whatever it was `known` to be.
+    pub fn classify(&self, known: &mut Option<Class>, class: Class) {
+        match known.replace(class) {
+            Some(before) if before == class => return,
+            Some(before) => self.connections_open.with_label_values(&[before.label()]).dec(),
+            None => {}
+        }
         self.connections_open.with_label_values(&[class.label()]).inc();
-    }
-
-    /// An open connection turned out to be of another class.
-    pub fn connection_changed(&self, from: Class, to: Class) {
-        self.connections_open.with_label_values(&[from.label()]).dec();
-        self.connections_open.with_label_values(&[to.label()]).inc();
     }
 
     pub fn connection_closed(&self, agent: &str, class: Class) {

@@ -242,6 +242,12 @@ impl Stream {
         self.leaving.extend_from_slice(framed);
     }
 
+    /// An event of ours leaves after what is decided. Not while an event is [passing](Stream::is_passing).
+    pub fn say(&mut self, event: &[u8]) {
+        self.leaving();
+        self.send(&if self.chunked { refuse::chunk(event) } else { event.to_vec() });
+    }
+
     /// Frames what is decided. What leaves now, and how much of it has left, which the caller counts.
     pub fn leaving(&mut self) -> (&[u8], &mut usize) {
         if self.decided > ROOM {
@@ -290,8 +296,7 @@ impl Stream {
         self.leaving();
         // The server may have ended it first, without the answers.
         if !self.finished {
-            let events = refuse::events(refused);
-            self.send(&if self.chunked { refuse::chunk(&events) } else { events });
+            self.say(&refuse::events(refused));
             self.finish();
         }
         self.leaving[self.left..].to_vec()
