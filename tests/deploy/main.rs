@@ -1,5 +1,5 @@
-//! What is in `deploy/` parses, agrees with itself and with the program's defaults. Needs no root and no cluster; a
-//! real installation is not tried here.
+//! What is in `deploy/` parses, agrees with itself and with the program's defaults. Needs no cluster, and root only where
+//! dpkg does; a real installation is not tried here.
 
 mod check;
 mod cluster;
