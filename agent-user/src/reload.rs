@@ -155,7 +155,7 @@ impl Reloader {
         let policy = join(&last.file, Some(policies)).map_err(anyhow::Error::from);
         match policy.and_then(|policy| self.publish(policy)) {
             Ok(generation) => {
-                info!(generation, policies = policies.len(), "rules of the API server in force")
+                info!(generation, policies = policies.count(), "rules of the API server in force")
             }
             Err(fault) => faults.push(format!("{fault:#}")),
         }

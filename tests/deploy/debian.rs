@@ -36,7 +36,8 @@ fn pack(into: &Path) -> PathBuf {
     // Made to be read once.
     cargo.env("DPKG_DEB_COMPRESSOR_TYPE", "gzip").env("DPKG_DEB_COMPRESSOR_LEVEL", "1");
     said(&mut cargo);
-    let made: Vec<PathBuf> = fs::read_dir(into).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let made: Vec<PathBuf> =
+        fs::read_dir(into).expect("a folder").map(|entry| entry.expect("an entry").path()).collect();
     let [package] = &made[..] else { panic!("{made:?}") };
     package.clone()
 }
@@ -57,7 +58,7 @@ fn field(package: &Path, name: &str) -> String {
 
 /// The package's files and control files, as they are.
 fn unpacked(package: &Path) -> TempDir {
-    let folder = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let folder = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a temporary folder");
     said(Command::new("dpkg-deb").arg("--raw-extract").arg(package).arg(folder.path()));
     folder
 }
@@ -79,7 +80,11 @@ fn contents(package: &Path) -> BTreeMap<String, String> {
 fn the_same_files_are_the_same_package() {
     let Some([one, other]) = packages() else { return };
     assert_eq!(one.file_name(), other.file_name());
-    assert!(fs::read(one).unwrap() == fs::read(other).unwrap(), "{} differs", other.display());
+    assert!(
+        fs::read(one).expect("a package") == fs::read(other).expect("a package"),
+        "{} differs",
+        other.display()
+    );
 }
 
 #[test]
@@ -188,11 +193,11 @@ struct Host(TempDir);
 
 impl Host {
     fn new() -> Host {
-        let folder = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let folder = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a temporary folder");
         for books in ["info", "updates", "triggers"] {
-            fs::create_dir_all(folder.path().join("var/lib/dpkg").join(books)).unwrap();
+            fs::create_dir_all(folder.path().join("var/lib/dpkg").join(books)).expect("make a folder");
         }
-        fs::write(folder.path().join("var/lib/dpkg/status"), "").unwrap();
+        fs::write(folder.path().join("var/lib/dpkg/status"), "").expect("write a file");
         Host(folder)
     }
 
@@ -219,12 +224,13 @@ fn later(package: &Path, into: &Path) -> PathBuf {
     let folder = unpacked(package);
     let control = folder.path().join("DEBIAN/control");
     let version = format!("Version: {}", field(package, "Version"));
-    let text = fs::read_to_string(&control).unwrap().replace(&version, &format!("{version}+1"));
-    fs::write(&control, text).unwrap();
-    fs::write(folder.path().join("usr/bin/interlock"), "").unwrap();
+    let text =
+        fs::read_to_string(&control).expect("the control file").replace(&version, &format!("{version}+1"));
+    fs::write(&control, text).expect("write the control file");
+    fs::write(folder.path().join("usr/bin/interlock"), "").expect("write a file");
     for name in ["config.yaml", "rules.yaml"] {
         let file = folder.path().join("etc/interlock").join(name);
-        fs::write(&file, fs::read_to_string(&file).unwrap() + "# later\n").unwrap();
+        fs::write(&file, fs::read_to_string(&file).expect("a conffile") + "# later\n").expect("a conffile");
     }
     let later = into.join("later.deb");
     said(

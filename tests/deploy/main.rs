@@ -5,6 +5,7 @@ mod check;
 mod cluster;
 mod debian;
 mod helm;
+mod helm_values;
 mod manifests;
 mod policies;
 mod program;

@@ -369,7 +369,7 @@ async fn status(Shared(control): Shared<App>) -> Json<Value> {
             "path": control.reloader.path(),
             "rules": rules.policy.len(),
             "last_reload": control.reloader.path().map(|_| control.reloader.outcome()),
-            "policies": control.reloader.policies().map(|policies| policies.len()),
+            "policies": control.reloader.policies().map(|policies| policies.count()),
             "faults": control.reloader.policies().map(|policies| policies.faults()),
         },
         "kernel": {

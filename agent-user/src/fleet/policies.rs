@@ -142,7 +142,7 @@ impl Policies {
     }
 
     /// How many objects have rules in force.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.all().held.values().filter(|held| !held.rules.is_empty()).count()
     }
 

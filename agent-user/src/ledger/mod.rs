@@ -41,13 +41,16 @@ pub struct Conn {
     state: Mutex<State>,
 }
 
+/// What limits have counted, by the decision on its call.
+type Permits = Vec<(Box<str>, Permit)>;
+
 #[derive(Debug)]
 struct State {
     phase: Phase,
     scene: Scene,
     calls: Vec<Call>,
     /// What limits have counted of them, by decision. Slots of calls in flight are given back when these have ended.
-    permits: Vec<(Box<str>, Permit)>,
+    permits: Permits,
     /// The turn of the stop that waits for it to act.
     awaited: Option<u64>,
     /// A stop has cut it while it was at rest. It obeys even if the stop is released before it gets to know.
@@ -241,7 +244,7 @@ impl Conn {
             .into_iter()
             .partition(|(decision, _)| *decision == call.decision);
         state.permits = rest;
-        let permits: Vec<(Box<str>, Permit)> = permits;
+        let permits: Permits = permits;
         Some((call, permits.into_iter().map(|(_, permit)| permit).collect()))
     }
 

@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::{Call, Conn, Permit, Phase, State, furthest};
+use super::{Call, Conn, Permit, Permits, Phase, State, furthest};
 use crate::decide::stop::Stop;
 use crate::decide::{Refusal, Rules};
 use crate::decode::RawId;
@@ -87,7 +87,7 @@ impl State {
     }
 
     /// Takes a call off the stream, and what limits have counted of it.
-    fn take(&mut self, decision: &str) -> Option<(Call, Vec<(Box<str>, Permit)>)> {
+    fn take(&mut self, decision: &str) -> Option<(Call, Permits)> {
         let calls = [Some(&mut self.calls), self.posted.as_mut().map(|posted| &mut posted.expected)];
         let call = calls.into_iter().flatten().find_map(|calls| {
             let index = calls.iter().position(|call| *call.decision == *decision)?;

@@ -33,13 +33,17 @@ told! {
     approval_is_waited_for_by_ts2_on_json: Ts2, Auto => Py2, &["--json"], "2026-07-28";
     approval_is_waited_for_by_py2_on_2025: Py2, Legacy => Ts1, &[], "2025-11-25";
     approval_is_waited_for_by_ts2_on_2025: Ts2, Legacy => Py1, &["--json"], "2025-11-25";
+    approval_is_waited_for_by_py1_over_sse: Py1, Legacy => Py1, &["--sse"], "2025-11-25";
+    approval_is_waited_for_by_ts1_over_sse: Ts1, Legacy => Ts1, &["--sse"], "2025-11-25";
     approval_is_waited_for_by_rmcp: Rmcp, Auto => Py2, &[], "2026-07-28";
 }
 
 fn agent_is_told_that_its_call_waits(client: Sdk, era: Era, server: (Sdk, &[&str]), revision: &str) {
     let world = World::new();
     let daemon = Daemon::start(&world, RULES);
+    let over_sse = server.1.contains(&"--sse");
     let server = Server::start_on(&world, server.0, SERVER_V4, server.1);
+    let url = if over_sse { server.sse_url() } else { server.url() };
     let transfer = call("wire_transfer", json!({"amount": 5}));
     let script = json!([
         transfer,
@@ -47,7 +51,7 @@ fn agent_is_told_that_its_call_waits(client: Sdk, era: Era, server: (Sdk, &[&str
         call("echo", json!({"text": "hi"})),
         call("progress", json!({"steps": 3}))
     ]);
-    let agent = Agent::start(&world, "coder", client, era, &server.url(), &script);
+    let agent = Agent::start(&world, "coder", client, era, &url, &script);
     assert_eq!(agent.connected(), revision);
     let mut ids = Vec::new();
     for verb in ["approve", "refuse"] {

@@ -252,3 +252,24 @@ fn a_post_that_the_server_refuses_is_over() {
     let calls = drill["agents"][0]["calls"].as_array().expect("calls");
     assert_eq!(calls.iter().map(|call| &call["tool"]).collect::<Vec<_>>(), ["left"], "{drill}");
 }
+
+#[test]
+#[cfg_attr(not(feature = "root-tests"), ignore = "needs root and BPF")]
+fn a_stream_that_ends_with_its_connection_is_answered_in_as_well() {
+    let world = World::new();
+    let _daemon = Daemon::start(&world, NO_TRANSFERS);
+    let (server, says) = serves(&world, ENDPOINT);
+    let mut agent = agent_tests::RawAgent::start(&world, "coder");
+    let mut stream = agent.open(server.address()).expect("a connection");
+    agent.send(&stream, b"GET /sse HTTP/1.0\r\nhost: bank.test\r\n\r\n").expect("send");
+    agent.so_far(&mut stream, |message| message.text().contains("endpoint")).expect("the endpoint");
+    let mut posts = agent.open(server.address()).expect("a connection");
+    let call = mcp::call(1, "wire_transfer", json!({})).to_string();
+    agent.send(&posts, &super::post_to(ENDPOINT, &call)).expect("send");
+    assert_eq!(agent.message(&mut posts).expect("a receipt").status(), 202);
+    agent.so_far(&mut stream, |message| message.text().contains("no-transfers")).expect("the refusal");
+    says.end();
+    let bytes = agent.to_end(&mut stream).expect("the end");
+    let whole = agent_tests::http::Message::take(&mut bytes.clone(), true).expect("a stream");
+    assert!(mcp::refusal(mcp::of_id(&whole.messages(), 1)).is_some(), "{}", whole.text());
+}
