@@ -213,10 +213,11 @@ fn streamed() -> Plan {
 
 #[test]
 fn a_stop_meets_or_lists_the_call_that_is_answered_in_a_stream() {
-    holds(streamed());
+    holds(Plan { preemptions: 1, ..streamed() });
 }
 
 #[test]
+#[ignore = "takes many minutes; cargo test … --lib exact -- --ignored"]
 fn stops_of_calls_that_are_answered_in_a_stream_follow_each_other() {
     let orders = orders(&[Some(&STOP_OF_ANOTHER_TOOL), Some(&STOP), None]);
     holds(Plan { calls: 2, orders, ..streamed() });
@@ -235,6 +236,7 @@ fn is_noticed_in(plan: Plan) {
 }
 
 #[test]
+#[ignore = "takes many minutes; cargo test … --lib exact -- --ignored"]
 fn handing_a_call_over_without_reading_the_rules_again_is_noticed() {
     is_noticed_in(Plan { mistake: Some(Mistake::HandedOverUnread), preemptions: 3, ..streamed() });
 }
