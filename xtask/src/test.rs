@@ -30,22 +30,15 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         ebpf::run()?;
         sdk::provision()?;
     }
-    shell::run(&mut shell::cargo(&["test", "--workspace"]))?;
-    // Ledger and stops against each other in every interleaving. Only the library: the program must not be built so.
-    shell::run(&mut shell::cargo(&[
-        "test",
-        "--package",
-        "agent-user",
-        "--features",
-        "loom",
-        "--lib",
-        "exact::",
-    ]))?;
+    // Two at a time: each of the whole-program tests runs a daemon, a server and an agent. The workspace as one, always:
+    // a package alone is built with other features of what it uses, and so everything twice.
+    let features: &[_] = if whole { &["--features", "agent-tests/root-tests"] } else { &[] };
+    let tests = [&["test", "--workspace"], features, &["--", "--test-threads=2"]].concat();
+    shell::run(&mut shell::cargo(&tests))?;
+    // Ledger and stops against each other in every interleaving. Only libraries: the program must not be built so.
+    let models = ["test", "--workspace", "--features", "agent-user/loom", "--lib", "exact::"];
+    shell::run(&mut shell::cargo(&models))?;
     if whole {
-        // Two at a time: each test runs a daemon, a server and an agent.
-        let tests =
-            ["test", "--package", "agent-tests", "--features", "root-tests", "--", "--test-threads=2"];
-        shell::run(&mut shell::cargo(&tests))?;
         // 200 stops and releases of both levels under load, the answers held against the server's log call by call.
         return bench::check_promises();
     }
