@@ -30,8 +30,10 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         ebpf::run()?;
         sdk::provision()?;
     }
-    // Two at a time: each of the whole-program tests runs a daemon, a server and an agent. The workspace as one, always:
-    // a package alone is built with other features of what it uses, and so everything twice.
+    // The workspace as one, always: a package alone is built with other features of what it uses, and so everything
+    // twice. The whole-program tests start what is built here.
+    shell::run(&mut shell::cargo(&["build", "--workspace"]))?;
+    // Two at a time: each of the whole-program tests runs a daemon, a server and an agent.
     let features: &[_] = if whole { &["--features", "agent-tests/root-tests"] } else { &[] };
     let tests = [&["test", "--workspace"], features, &["--", "--test-threads=2"]].concat();
     shell::run(&mut shell::cargo(&tests))?;

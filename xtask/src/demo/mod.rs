@@ -39,8 +39,7 @@ fn build() -> anyhow::Result<PathBuf> {
     ebpf::run()?;
     shell::run(&mut shell::cargo(&[
         "build",
-        "--package=agent-user",
-        "--package=agent-tests",
+        "--workspace",
         "--bin=interlock",
         "--bin=mcp-server",
         "--bin=mcp-client",
