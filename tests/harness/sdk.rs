@@ -54,6 +54,11 @@ impl Sdk {
         }
     }
 
+    /// The command of the server that has what the conformance suites ask for.
+    pub fn conformance_server(self) -> Vec<String> {
+        self.program("conformance")
+    }
+
     /// The command of the server whose one tool, `research`, runs as a task (TypeScript SDK 1.x).
     pub fn task_server() -> Vec<String> {
         node("server_ts1_tasks")
@@ -74,6 +79,39 @@ fn node(program: &str) -> Vec<String> {
     let node = ready(target().join("sdk/node/node"));
     let flags = ["--preserve-symlinks", "--preserve-symlinks-main"].map(str::to_owned);
     [node].into_iter().chain(flags).chain([program]).collect()
+}
+
+/// A version of the official conformance suite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Suite {
+    /// 0.1.x: revisions up to 2025-11-25
+    Stable,
+    /// 0.2 alpha: also 2026-07-28
+    Next,
+}
+
+impl Suite {
+    /// The command, without arguments.
+    pub fn command(self) -> Vec<String> {
+        let package = match self {
+            Self::Stable => "conformance-2025",
+            Self::Next => "conformance-2026",
+        };
+        installed(&format!("{package}/dist/index.js"))
+    }
+}
+
+/// The command of npm `@modelcontextprotocol/server-everything`, which takes its port from `PORT`.
+pub fn everything_server() -> Vec<String> {
+    let mut command = installed("@modelcontextprotocol/server-everything/dist/index.js");
+    command.push("streamableHttp".to_owned());
+    command
+}
+
+/// A program of the packages that are installed for the conformance suites.
+fn installed(program: &str) -> Vec<String> {
+    let modules = target().join("sdk/conformance/node_modules");
+    vec![ready(target().join("sdk/node/node")), ready(modules.join(program))]
 }
 
 /// What an agent may be built on: an SDK itself, or a library that has one below.

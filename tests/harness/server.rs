@@ -54,6 +54,13 @@ impl Server {
         Self::launch(world, "tasks", Sdk::task_server(), SERVER_V4, log, &[])
     }
 
+    /// Starts the server that a conformance suite expects of an SDK.
+    pub fn start_conformance(world: &World, sdk: Sdk) -> Self {
+        let log = world.path("conformance.calls");
+        fs::write(&log, "").expect("make the log");
+        Self::launch(world, "conformance", sdk.conformance_server(), SERVER_V4, log, &[])
+    }
+
     fn launch(
         world: &World,
         name: &str,

@@ -32,6 +32,7 @@ pub(crate) fn provision() -> anyhow::Result<()> {
         python(&sdk.join(venv), &pins.join(format!("requirements-{venv}.txt")))?;
     }
     node(&sdk.join("node"), &pins)?;
+    packages(&sdk.join("conformance"), &pins.join("conformance"), &[])?;
     helm(&sdk.join("helm"), &pins.join("helm"))
 }
 

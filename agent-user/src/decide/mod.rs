@@ -269,6 +269,11 @@ impl Refusal {
         }
     }
 
+    /// Whether a header of MCP contradicts the body, for which the protocol has an answer of its own.
+    pub fn is_mcp_header_mismatch(&self) -> bool {
+        matches!(self, Refusal::Guard(Guard::HeaderMismatch { header, .. }) if header.starts_with("mcp-"))
+    }
+
     /// A bounded label for metrics: never a text that an agent or a server chose.
     pub fn label(&self) -> &'static str {
         match self {

@@ -15,6 +15,8 @@ use crate::ledger::Call;
 const REFUSED: i64 = 40301;
 const STOPPED: i64 = 40302;
 const UNANSWERED: i64 = 40303;
+/// `HeaderMismatch` (MCP 2026-07-28, transports): what any server says to it, with HTTP status 400.
+const HEADER_MISMATCH: i64 = -32020;
 
 /// A call and why it is refused.
 #[derive(Clone, Debug)]
@@ -57,7 +59,9 @@ pub fn response(Refused { call, refusal }: &Refused) -> Option<String> {
         "stop": refusal.stop_id(),
         "approval": refusal.approval_id(),
     });
-    let outcome = if &*call.method == "tools/call" {
+    let outcome = if refusal.is_mcp_header_mismatch() {
+        Outcome::Error(json!({"code": HEADER_MISMATCH, "message": text, "data": data}))
+    } else if &*call.method == "tools/call" {
         // The model sees the result of a tool, and only that. `resultType` is required by 2026-07-28 and unknown,
         // hence ignored, before.
         Outcome::Result(json!({
@@ -81,10 +85,13 @@ pub fn error(refusal: &Refusal) -> Value {
 }
 
 /// A whole HTTP answer for calls that were refused before their answer began: 200 with one response per id, or 202
-/// for a message that expects none.
+/// for a message that expects none; 400 where a header contradicts the body.
 pub fn http(refused: &[Refused], batch: bool, close: bool) -> Vec<u8> {
     let responses: Vec<String> = refused.iter().filter_map(response).collect();
+    let contradicts = refused.iter().any(|refused| refused.refusal.is_mcp_header_mismatch());
     match (&*responses, batch) {
+        ([response], false) if contradicts => with_body("400 Bad Request", response, close),
+        ([], _) if contradicts => head("400 Bad Request", None, close),
         ([], _) => head("202 Accepted", None, close),
         ([response], false) => with_body("200 OK", response, close),
         _ => with_body("200 OK", &format!("[{}]", responses.join(",")), close),
@@ -259,6 +266,23 @@ pub(super) mod tests {
         assert_eq!(answer["id"], 4);
         assert_eq!(answer["error"]["code"], 40301);
         assert_eq!(answer["error"]["data"]["rule"], "no-big-transfers");
+    }
+
+    #[test]
+    fn a_header_that_contradicts_the_body_gets_the_answer_of_the_protocol() {
+        let mismatch = Refusal::Guard(crate::decide::Guard::HeaderMismatch {
+            header: "mcp-method",
+            header_value: "tools/list".to_owned(),
+            body_value: "tools/call".to_owned(),
+        });
+        let answer = |id| http(&Refused::all(&[call("tools/call", id)], &mismatch), false, false);
+        assert!(answer(Some("7")).starts_with(b"HTTP/1.1 400 "));
+        let error = &body(&answer(Some("7")))["error"];
+        assert_eq!(
+            (&error["code"], &error["data"]["rule"]),
+            (&json!(-32020), &json!("guard:header-mismatch"))
+        );
+        assert!(answer(None).starts_with(b"HTTP/1.1 400 "));
     }
 
     #[test]

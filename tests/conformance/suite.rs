@@ -1,0 +1,99 @@
+//! A suite as a process, and what it found.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use agent_tests::World;
+use agent_tests::process::Process;
+use agent_tests::sdk::Suite;
+use agent_tests::wait::within;
+use serde_json::Value;
+
+/// No run takes a third of it on an idle machine.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+/// What was found: each check of each scenario, and how often it came out how.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Findings(BTreeMap<String, u32>);
+
+/// Runs a suite to its end and reads what it found.
+pub(crate) fn run(
+    world: &World,
+    suite: Suite,
+    label: &str,
+    arguments: &[&str],
+    start: impl FnOnce(&[String]) -> Process,
+) -> Findings {
+    let results = world.path(label);
+    let mut command = suite.command();
+    command.extend(arguments.iter().map(|&argument| argument.to_owned()));
+    command.extend(["-o".to_owned(), results.display().to_string()]);
+    let mut process = start(&command);
+    within(PATIENCE, || (!process.is_running()).then_some(()))
+        .unwrap_or_else(|| panic!("{command:?} does not end; {}", process.stderr()));
+    let findings = Findings::read(&results);
+    assert!(!findings.0.is_empty(), "{command:?} checked nothing; {}", process.stderr());
+    findings
+}
+
+impl Findings {
+    fn read(results: &Path) -> Self {
+        let mut found = BTreeMap::new();
+        for run in fs::read_dir(results).expect("the suite wrote results").flatten() {
+            let name = run.file_name().into_string().expect("a name in UTF-8");
+            let text = fs::read_to_string(run.path().join("checks.json")).expect("read the checks");
+            let checks: Vec<Value> = serde_json::from_str(&text).expect("checks are JSON");
+            for check in checks {
+                *found.entry(line(scenario(&name), &check)).or_default() += 1;
+            }
+        }
+        Self(found)
+    }
+
+    /// How many checks came out with this status.
+    pub(crate) fn count(&self, status: &str) -> u32 {
+        let end = format!(": {status}");
+        self.0
+            .iter()
+            .filter(|(line, _)| line.lines().next().is_some_and(|first| first.ends_with(&end)))
+            .map(|(_, count)| count)
+            .sum()
+    }
+
+    /// How many checks there were.
+    pub(crate) fn all(&self) -> u32 {
+        self.0.values().sum()
+    }
+
+    /// What differs, line by line; empty when nothing does.
+    pub(crate) fn differences(&self, through: &Self) -> String {
+        let mut text = String::new();
+        for (name, mine, other) in [("direct", self, through), ("through", through, self)] {
+            for (line, count) in &mine.0 {
+                if other.0.get(line) != Some(count) {
+                    let _ = writeln!(text, "{name}, {count} ×: {line}");
+                }
+            }
+        }
+        text
+    }
+}
+
+/// `server-tools-list-2026-11-30T13-17-46-308Z`, without the time.
+fn scenario(run: &str) -> &str {
+    let time = "-2026-11-30T13-17-46-308Z".len();
+    run.get(..run.len().saturating_sub(time)).unwrap_or(run)
+}
+
+/// A check as one line that is the same in two runs of the same.
+fn line(scenario: &str, check: &Value) -> String {
+    let text = |field: &str| check[field].as_str().unwrap_or_default().to_owned();
+    let mut line = format!("{scenario} {}: {}", text("id"), text("status"));
+    if !text("errorMessage").is_empty() {
+        let _ = write!(line, "\n    {}", text("errorMessage"));
+    }
+    line
+}
