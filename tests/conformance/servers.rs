@@ -5,19 +5,8 @@ use agent_tests::sdk::{Sdk, Suite, everything_server};
 use agent_tests::world::SERVER_V4;
 use agent_tests::{Daemon, Server, World, wait_for};
 
+use crate::RULES;
 use crate::suite::{self, Findings};
-
-/// Rules that read and edit messages of every kind, all of them about something else: everything is looked at, and
-/// nothing may change.
-const RULES: &str = r#"
-version: 1
-rules:
-  - {id: hidden, action: hide, match: {tool: "no_such_*"}}
-  - {id: requests, action: redact, phase: request, redact: {fields: [/no/such/field]}}
-  - {id: results, action: redact, phase: response, redact: {fields: [/no/such/field]}}
-  - {id: conditions, action: deny, match: {method: tools/call}, when: 'has(args.no_such)'}
-  - {id: plenty, action: limit, limit: {calls: 1000000, within: 1h, per: agent}}
-"#;
 
 /// A suite, and what it is told to check.
 type Asked = (Suite, &'static [&'static str]);

@@ -42,18 +42,11 @@ pub(crate) fn run(
 impl Findings {
     fn read(results: &Path) -> Self {
         let mut found = BTreeMap::new();
-        for run in fs::read_dir(results).expect("the suite wrote results").flatten() {
-            let name = run.file_name().into_string().expect("a name in UTF-8");
-            let text = fs::read_to_string(run.path().join("checks.json")).expect("read the checks");
-            let checks: Vec<Value> = serde_json::from_str(&text).expect("checks are JSON");
-            for check in checks {
-                *found.entry(line(scenario(&name), &check)).or_default() += 1;
-            }
-        }
+        collect(results, "", &mut found);
         Self(found)
     }
 
-    /// How many checks the server passed.
+    /// How many checks were passed.
     pub(crate) fn successes(&self) -> u32 {
         self.0.iter().filter(|(line, _)| line.ends_with(": SUCCESS")).map(|(_, count)| count).sum()
     }
@@ -74,6 +67,23 @@ impl Findings {
             }
         }
         text
+    }
+}
+
+/// Adds the checks of each run in a folder; some runs lie one deeper, as `auth/metadata-default-…`.
+fn collect(folder: &Path, within: &str, found: &mut BTreeMap<String, u32>) {
+    for entry in fs::read_dir(folder).expect("the suite wrote results").flatten() {
+        let name = entry.file_name().into_string().expect("a name in UTF-8");
+        let Ok(text) = fs::read_to_string(entry.path().join("checks.json")) else {
+            if entry.path().is_dir() {
+                collect(&entry.path(), &format!("{within}{name}/"), found);
+            }
+            continue;
+        };
+        let checks: Vec<Value> = serde_json::from_str(&text).expect("checks are JSON");
+        for check in checks {
+            *found.entry(line(&format!("{within}{}", scenario(&name)), &check)).or_default() += 1;
+        }
     }
 }
 

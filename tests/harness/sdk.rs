@@ -59,6 +59,11 @@ impl Sdk {
         self.program("conformance")
     }
 
+    /// The command of the client that a conformance suite drives; the suite adds the URL of its server.
+    pub fn conformance_client(self) -> Vec<String> {
+        self.program("conformance_client")
+    }
+
     /// The command of the server whose one tool, `research`, runs as a task (TypeScript SDK 1.x).
     pub fn task_server() -> Vec<String> {
         node("server_ts1_tasks")
