@@ -6,7 +6,7 @@ use agent_tests::world::SERVER_V4;
 use agent_tests::{Daemon, Server, World, wait_for};
 
 use crate::RULES;
-use crate::suite::{self, Findings};
+use crate::suite::{Findings, Run};
 
 /// A suite, and what it is told to check.
 type Asked = (Suite, &'static [&'static str]);
@@ -66,7 +66,7 @@ fn same_with_and_without(world: &World, url: &str, suites: &[Asked], least: u32)
     let run = |label: &str, number: usize, start: &dyn Fn(&[String]) -> Process| {
         let (suite, arguments) = suites[number];
         let arguments = [&["server", "--url", url], arguments].concat();
-        suite::run(world, suite, &format!("{label}-{number}"), &arguments, start)
+        Run::start(world, suite, &format!("{label}-{number}"), &arguments, start).finish()
     };
     let direct: Vec<Findings> = (0..suites.len())
         .map(|number| run("direct", number, &|command| world.start_in(&elsewhere, "suite", command)))

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use agent_tests::World;
@@ -16,27 +16,40 @@ use serde_json::Value;
 const PATIENCE: Duration = Duration::from_secs(180);
 
 /// What was found: each check of each scenario, and how often it came out how.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub(crate) struct Findings(BTreeMap<String, u32>);
 
-/// Runs a suite to its end and reads what it found.
-pub(crate) fn run(
-    world: &World,
-    suite: Suite,
-    label: &str,
-    arguments: &[&str],
-    start: impl FnOnce(&[String]) -> Process,
-) -> Findings {
-    let results = world.path(label);
-    let mut command = suite.command();
-    command.extend(arguments.iter().map(|&argument| argument.to_owned()));
-    command.extend(["-o".to_owned(), results.display().to_string()]);
-    let mut process = start(&command);
-    within(PATIENCE, || (!process.is_running()).then_some(()))
-        .unwrap_or_else(|| panic!("{command:?} does not end; {}", process.stderr()));
-    let findings = Findings::read(&results);
-    assert!(!findings.0.is_empty(), "{command:?} checked nothing; {}", process.stderr());
-    findings
+/// A suite that runs.
+pub(crate) struct Run {
+    process: Process,
+    results: PathBuf,
+}
+
+impl Run {
+    /// Starts a suite as `start` does; its results go to a folder of the world.
+    pub(crate) fn start(
+        world: &World,
+        suite: Suite,
+        label: &str,
+        arguments: &[&str],
+        start: impl FnOnce(&[String]) -> Process,
+    ) -> Self {
+        let results = world.path(label);
+        let output = ["-o", &results.display().to_string()].map(str::to_owned);
+        let arguments = arguments.iter().map(|&argument| argument.to_owned());
+        let command: Vec<String> = suite.command().into_iter().chain(arguments).chain(output).collect();
+        Self { process: start(&command), results }
+    }
+
+    /// Waits for its end and reads what it found.
+    pub(crate) fn finish(mut self) -> Findings {
+        let process = &mut self.process;
+        within(PATIENCE, || (!process.is_running()).then_some(()))
+            .unwrap_or_else(|| panic!("{} does not end; {}", self.results.display(), process.stderr()));
+        let findings = Findings::read(&self.results);
+        assert!(!findings.0.is_empty(), "{} has no check; {}", self.results.display(), process.stderr());
+        findings
+    }
 }
 
 impl Findings {
@@ -44,6 +57,13 @@ impl Findings {
         let mut found = BTreeMap::new();
         collect(results, "", &mut found);
         Self(found)
+    }
+
+    /// Adds those of another run.
+    pub(crate) fn add(&mut self, other: Self) {
+        for (line, count) in other.0 {
+            *self.0.entry(line).or_default() += count;
+        }
     }
 
     /// How many checks were passed.

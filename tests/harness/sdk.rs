@@ -98,25 +98,28 @@ pub enum Suite {
 impl Suite {
     /// The command, without arguments.
     pub fn command(self) -> Vec<String> {
+        vec![ready(target().join("sdk/node/node")), self.file("dist/index.js")]
+    }
+
+    /// A file of its package.
+    pub fn file(self, name: &str) -> String {
         let package = match self {
             Self::Stable => "conformance-2025",
             Self::Next => "conformance-2026",
         };
-        installed(&format!("{package}/dist/index.js"))
+        installed(&format!("{package}/{name}"))
     }
 }
 
 /// The command of npm `@modelcontextprotocol/server-everything`, which takes its port from `PORT`.
 pub fn everything_server() -> Vec<String> {
-    let mut command = installed("@modelcontextprotocol/server-everything/dist/index.js");
-    command.push("streamableHttp".to_owned());
-    command
+    let program = installed("@modelcontextprotocol/server-everything/dist/index.js");
+    vec![ready(target().join("sdk/node/node")), program, "streamableHttp".to_owned()]
 }
 
-/// A program of the packages that are installed for the conformance suites.
-fn installed(program: &str) -> Vec<String> {
-    let modules = target().join("sdk/conformance/node_modules");
-    vec![ready(target().join("sdk/node/node")), ready(modules.join(program))]
+/// A file of the packages that are installed for the conformance suites.
+fn installed(file: &str) -> String {
+    ready(target().join("sdk/conformance/node_modules").join(file))
 }
 
 /// What an agent may be built on: an SDK itself, or a library that has one below.

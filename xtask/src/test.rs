@@ -1,5 +1,6 @@
 //! `cargo xtask test`: makes ready what the tests need, runs every test this machine can run, and names the ones it
-//! cannot. With `kube`: only those in a real cluster, which the others do without.
+//! cannot. With `kube`: only those in a real cluster, which the others do without; with `conformance`: only the official
+//! suites, and what they find.
 
 use crate::{bench, ebpf, kube, sdk, shell};
 
@@ -19,11 +20,18 @@ enum Only {
         /// Parts of the names of tests
         names: Vec<String>,
     },
+    /// Only the official conformance suites, with and without interlock, and how many of their checks are passed
+    Conformance {
+        /// Parts of the names of tests
+        names: Vec<String>,
+    },
 }
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
-    if let Some(Only::Kube { names }) = &options.only {
-        return kube::test(names);
+    match &options.only {
+        Some(Only::Kube { names }) => return kube::test(names),
+        Some(Only::Conformance { names }) => return conformance(names),
+        None => {}
     }
     let whole = !options.plain && shell::is_root();
     if whole {
@@ -51,4 +59,17 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
          SDKs, the stop under load), because {why}. Run `cargo xtask test` as root for them."
     );
     Ok(())
+}
+
+fn conformance(names: &[String]) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        shell::is_root(),
+        "the tests attach kernel programs: run `cargo xtask test conformance` as root"
+    );
+    ebpf::run()?;
+    sdk::provision()?;
+    shell::run(&mut shell::cargo(&["build", "--workspace"]))?;
+    let mut tests = shell::cargo(&["test", "--workspace", "--features", "agent-tests/root-tests"]);
+    tests.args(["--test", "conformance", "--", "--test-threads=1", "--nocapture"]).args(names);
+    shell::run(&mut tests)
 }
