@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use agent_abi::{Event, Reason, UNCLASSIFIED};
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use notify::{RecursiveMode, Watcher};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -19,7 +19,7 @@ use crate::agents::Unheld;
 use crate::config::Config;
 use crate::control::remote::Endpoint;
 use crate::kernel::netns::Netns;
-use crate::kernel::{Kernel, cgroup};
+use crate::kernel::{Exec, Execs, Kernel, cgroup};
 use crate::kubernetes::Directory;
 use crate::ledger::Phase;
 use crate::parts::Parts;
@@ -58,6 +58,12 @@ impl Daemon {
         let mut look = interval(LOOK_EVERY);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut events = self.parts.kernel.events()?;
+        // Before the look at all processes, so that none is missed.
+        let mut execs = None;
+        if self.parts.agents.has_executables() {
+            execs = Some(Execs::open().context("agents with `executable` cannot be found")?);
+            self.take_in(Exec::Lost);
+        }
         let kernel_log = self.parts.kernel.take_log()?;
         tokio::spawn(kernel_log.forward());
         let rules_changed = self.reloader.path().and_then(|path| {
@@ -92,6 +98,7 @@ impl Daemon {
                     self.reloader.join();
                 }
                 event = events.next() => self.report(&event?),
+                exec = next(execs.as_mut()) => self.take_in(exec?),
                 _ = tend.tick() => self.tend(),
                 _ = look.tick() => self.look(&mut tree_watcher, &mut watched),
                 _ = tree_changed.recv() => self.look(&mut tree_watcher, &mut watched),
@@ -167,6 +174,19 @@ impl Daemon {
                 break;
             }
         }
+        listen_for_agents(&self.parts, &self.listeners);
+    }
+
+    /// Holds who has begun to execute what makes it an agent, and listens where it is.
+    fn take_in(&self, exec: Exec) {
+        let unheld = match exec {
+            Exec::Of(pid) => match self.parts.agents.take_in(pid) {
+                Ok(false) => return,
+                taken => taken.err().into_iter().collect(),
+            },
+            Exec::Lost => self.parts.agents.take_in_all(),
+        };
+        unheld.iter().for_each(Unheld::warn);
         listen_for_agents(&self.parts, &self.listeners);
     }
 
@@ -279,6 +299,13 @@ async fn changed(changes: Option<&mut mpsc::Receiver<()>>) {
     };
     if change.is_none() {
         std::future::pending().await
+    }
+}
+
+async fn next(execs: Option<&mut Execs>) -> std::io::Result<Exec> {
+    match execs {
+        Some(execs) => execs.next().await,
+        None => std::future::pending().await,
     }
 }
 

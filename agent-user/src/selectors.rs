@@ -1,4 +1,4 @@
-//! Which cgroups are agents: the selectors of the configuration against the cgroup tree.
+//! Which cgroups are agents: the selectors of the configuration against the cgroup tree; and which programs.
 //!
 //! The outermost match wins and nothing below it is looked at, so that an agent cannot become another one by
 //! making a cgroup with a fitting name inside its own.
@@ -36,6 +36,7 @@ enum Rule {
     Path(Vec<GlobMatcher>),
     Unit(GlobMatcher),
     Pods(Pods),
+    Executable(GlobMatcher),
 }
 
 /// A cgroup that is an agent's.
@@ -77,13 +78,15 @@ enum Look {
 impl Selectors {
     pub fn compile(config: &Config) -> Result<Selectors> {
         let compiled = config.agents.iter().map(|selector| {
-            let rule = match (&selector.cgroup, &selector.kubernetes) {
-                (Some(path), _) => {
-                    let parts = path.split('/').filter(|part| !part.is_empty());
-                    Rule::Path(parts.map(glob).collect::<Result<_>>()?)
-                }
-                (None, Some(pods)) => Rule::Pods(Pods::compile(pods)?),
-                (None, None) => Rule::Unit(glob(selector.systemd.as_deref().unwrap_or_default())?),
+            let rule = if let Some(path) = &selector.cgroup {
+                let parts = path.split('/').filter(|part| !part.is_empty());
+                Rule::Path(parts.map(glob).collect::<Result<_>>()?)
+            } else if let Some(pods) = &selector.kubernetes {
+                Rule::Pods(Pods::compile(pods)?)
+            } else if let Some(path) = &selector.executable {
+                Rule::Executable(glob(path)?)
+            } else {
+                Rule::Unit(glob(selector.systemd.as_deref().unwrap_or_default())?)
             };
             Ok(Selector { name: selector.name.clone(), rule, labels: Arc::new(selector.labels.clone()) })
         });
@@ -161,6 +164,21 @@ impl Selectors {
         named.map(|selector| Arc::clone(&selector.labels)).unwrap_or_default()
     }
 
+    /// Whether any program makes an agent of who executes it.
+    pub fn has_executables(&self) -> bool {
+        self.selectors.iter().any(|selector| matches!(selector.rule, Rule::Executable(_)))
+    }
+
+    /// The name and the labels of the agent that a process is for the program it executes.
+    pub fn by_program(&self, program: &Path) -> Option<(String, Arc<BTreeMap<String, String>>)> {
+        let selector = self.selectors.iter().find(|selector| match &selector.rule {
+            Rule::Executable(glob) => glob.is_match(program),
+            Rule::Path(_) | Rule::Unit(_) | Rule::Pods(_) => false,
+        })?;
+        let file = program.file_name().unwrap_or_default().to_string_lossy();
+        Some((selector.name.replace("{executable}", &file), Arc::clone(&selector.labels)))
+    }
+
     fn look(&self, parts: &[String], pods: &ByUid) -> Look {
         if !parts.is_empty()
             && let Some(found) = self.matches(parts)
@@ -185,7 +203,7 @@ impl Selectors {
     fn of_pod(&self, parts: &[String], pod: &Arc<Pod>) -> Option<Found> {
         let selector = self.selectors.iter().find(|selector| match &selector.rule {
             Rule::Pods(pods) => pods.matches(pod),
-            Rule::Path(_) | Rule::Unit(_) => false,
+            Rule::Path(_) | Rule::Unit(_) | Rule::Executable(_) => false,
         })?;
         Some(Found {
             path: path(parts),
@@ -202,7 +220,7 @@ impl Selectors {
                 globs.len() == parts.len() && globs.iter().zip(parts).all(|(glob, part)| glob.is_match(part))
             }
             Rule::Unit(glob) => glob.is_match(last),
-            Rule::Pods(_) => false,
+            Rule::Pods(_) | Rule::Executable(_) => false,
         })?;
         let unit = last.rsplit_once('.').map_or(last.as_str(), |(unit, _)| unit);
         let name = selector.name.replace("{unit}", unit).replace("{cgroup}", last);
@@ -218,7 +236,7 @@ impl Selectors {
             Rule::Unit(_) => {
                 parts.last().is_none_or(|part| part.ends_with(".slice") || part.starts_with("user@"))
             }
-            Rule::Pods(_) => false,
+            Rule::Pods(_) | Rule::Executable(_) => false,
         })
     }
 }
@@ -313,6 +331,21 @@ mod tests {
         assert_eq!(found, expect);
         let named = ["c", "d", "a-1", "{unit}x"].map(|name| of(&selectors.labels_of(name)));
         assert_eq!(named, ["c", "", "", ""]);
+    }
+
+    #[test]
+    fn programs_make_agents_by_their_paths() {
+        let selectors = compile(
+            "[{name: claude, executable: /opt/claude/bin/claude, labels: {of: c}}, {name: '{executable}', executable: '/srv/*/agent-?'}]",
+        );
+        let by = |path: &str| selectors.by_program(Path::new(path)).map(|(name, _)| name);
+        assert_eq!(by("/opt/claude/bin/claude").as_deref(), Some("claude"));
+        assert_eq!(by("/srv/one/agent-7").as_deref(), Some("agent-7"));
+        for path in ["/opt/claude/bin/claude2", "/srv/one/two/agent-7", "/srv/agent-7"] {
+            assert_eq!(by(path), None, "{path}");
+        }
+        assert!(selectors.has_executables() && !compile("[{name: a, cgroup: /a}]").has_executables());
+        assert_eq!(selectors.agent_of("/srv/one/agent-7", &ByUid::new()), None, "a cgroup is no program");
     }
 
     #[test]

@@ -48,6 +48,11 @@ impl Daemon {
         Self::start_at(world, rules, "", more, true, "digest")
     }
 
+    /// Starts a daemon in the servers' network namespace with one more entry in its list of agents.
+    pub fn start_with_servers_for(world: &World, rules: &str, entry: &str) -> Self {
+        Self::start_at(world, rules, &format!("  - {entry}\n"), "", true, "digest")
+    }
+
     /// Starts a daemon whose records have arguments in full.
     pub fn start_with_arguments(world: &World, rules: &str) -> Self {
         Self::start_at(world, rules, "", "", false, "full")

@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::NO_TRANSFERS;
 
 /// Whether the call was refused in protocol; nothing when it got nowhere.
-fn refused(agent: &mut RawAgent, server: SocketAddr, tool: &str) -> Option<bool> {
+pub(crate) fn refused(agent: &mut RawAgent, server: SocketAddr, tool: &str) -> Option<bool> {
     let mut conn = agent.open(server).ok()?;
     agent.send(&conn, &mcp::legacy(&mcp::call(1, tool, json!({})))).ok()?;
     let messages = agent.message(&mut conn).ok()?.messages();

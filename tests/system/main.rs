@@ -7,6 +7,7 @@ mod approvals;
 mod causes;
 mod codings;
 mod drift;
+mod executables;
 mod fates;
 mod honest;
 mod hostile;

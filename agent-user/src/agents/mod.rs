@@ -1,5 +1,6 @@
 //! The agents of this host: who they are, which cgroups are theirs, and that the kernel holds each of them.
 
+mod executables;
 mod pods;
 
 use std::collections::{BTreeMap, HashMap};
@@ -303,8 +304,22 @@ impl Agents {
         &self,
         held: &mut BTreeMap<String, Held>,
         path: &str,
+        who: (&str, &Labels, Option<&Arc<Pod>>),
+        made: Option<Instant>,
+    ) -> Result<bool> {
+        let cut = |dir: &Path| Ok(self.kernel.destroy_old_below(&[dir.to_owned()])?.total());
+        self.hold_and(held, path, who, made, cut)
+    }
+
+    /// The same with another way to cut the connections that are older than this: they were never redirected and must
+    /// not go on unread.
+    fn hold_and(
+        &self,
+        held: &mut BTreeMap<String, Held>,
+        path: &str,
         (name, labels, pod): (&str, &Labels, Option<&Arc<Pod>>),
         made: Option<Instant>,
+        cut: impl FnOnce(&Path) -> Result<u32>,
     ) -> Result<bool> {
         let dir = self.dir(path);
         let id = cgroup::id(&dir)?;
@@ -317,8 +332,7 @@ impl Agents {
         }
         let is_new = !self.kernel.held()?.contains_key(&id);
         self.kernel.hold(&dir, id, agent.number).with_context(|| format!("hold cgroup {path}"))?;
-        // Connections that are older than this were never redirected: they must not go on unread.
-        let cut = if is_new { self.kernel.destroy_old_below(std::slice::from_ref(&dir))?.total() } else { 0 };
+        let cut = if is_new { cut(&dir)? } else { 0 };
         info!(agent = name, cgroup = path, sockets_cut = cut, "holding");
         self.log.record(&Entry::Agent(AgentHeld { agent: name, cgroup: path, sockets_cut: cut }));
         if let Some(replaced) = held.insert(path.to_owned(), Held { id, agent, made, halted: Vec::new() }) {
@@ -395,14 +409,15 @@ impl Agents {
         });
     }
 
-    /// Takes up what an earlier daemon left: cgroups of `interlock exec` that still run, and entries of cgroups
+    /// Takes up what an earlier daemon left: cgroups it made for agents that still run, and entries of cgroups
     /// that are gone. An agent whose name was lost with the state goes on under the name of its cgroup.
     pub fn take_over(&self) -> Result<()> {
         let known: HashMap<u64, u32> = self.kernel.held()?.into_iter().collect();
         let used = known.values().copied().chain(self.kernel.states()?.into_keys());
         self.state.reserve_numbers(used.max().unwrap_or(0));
         let names: HashMap<u32, String> = self.state.agent_names();
-        for dir in cgroup::children(&self.dir(&self.tree.exec_cgroup)).unwrap_or_default() {
+        let made = cgroup::children(&self.dir(&self.tree.exec_cgroup)).unwrap_or_default();
+        for dir in made.into_iter().chain(self.made_for_programs()) {
             let Some(number) = cgroup::id(&dir).ok().and_then(|id| known.get(&id)) else { continue };
             let file = file_name(&dir);
             let lost = || {
@@ -413,7 +428,7 @@ impl Agents {
                 file.rsplit_once('.').map_or(file.as_str(), |(stem, _)| stem).to_owned()
             };
             let name = names.get(number).cloned().unwrap_or_else(lost);
-            let path = format!("{}/{file}", self.tree.exec_cgroup);
+            let path = format!("/{}", dir.strip_prefix(&self.tree.root).unwrap_or(&dir).display());
             let labels = self.tree.selectors.labels_of(&name);
             self.hold(&mut self.held_now(), &path, (&name, &labels, None), Some(Instant::now()))?;
         }

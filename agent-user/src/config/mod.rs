@@ -1,5 +1,6 @@
 //! The daemon's configuration file, read once and checked. Every default is here.
 
+mod agents;
 mod kubernetes;
 
 use std::collections::BTreeMap;
@@ -15,6 +16,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+pub use self::agents::AgentSelector;
 pub use self::kubernetes::{Kubernetes, PodSelector, Unclassified};
 use crate::workflow::Extractor;
 
@@ -111,28 +113,6 @@ impl Default for Tools {
     fn default() -> Tools {
         Tools { trust_first_use: true, baseline: None }
     }
-}
-
-/// How a cgroup becomes an agent.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct AgentSelector {
-    /// Name of the agent. `{unit}` stands for the systemd unit without its suffix, `{cgroup}` for the last part of
-    /// the cgroup path, `{namespace}` and `{pod}` for those of a pod.
-    pub name: String,
-    /// Glob over cgroup paths below the cgroup v2 root; `*` does not cross a `/`.
-    #[serde(default)]
-    pub cgroup: Option<String>,
-    /// Glob over names of systemd units.
-    #[serde(default)]
-    pub systemd: Option<String>,
-    /// Pods of this node.
-    #[serde(default)]
-    pub kubernetes: Option<PodSelector>,
-    /// What rules see as `agent.labels`; a pod has its own. An agent has those it begins with for the daemon's life, as all of this file is
-    /// read at its start; `interlock exec --agent NAME` gets those of the entry whose `name` is just that.
-    #[serde(default)]
-    pub labels: BTreeMap<String, String>,
 }
 
 /// What makes the claims of a JWT in `Authorization: Bearer …` verified: it is signed by one of the keys (RS256 to RS512,
@@ -289,20 +269,7 @@ impl Config {
         for path in self.attach.iter().chain([&self.exec_cgroup]) {
             check_cgroup_path(path)?;
         }
-        for agent in &self.agents {
-            match (&agent.cgroup, &agent.systemd, &agent.kubernetes) {
-                (Some(cgroup), None, None) => check_cgroup_path(cgroup)?,
-                (None, Some(_), None) => {}
-                (None, None, Some(pods)) => pods.check(agent)?,
-                _ => bail!(
-                    "agent {:?}: give it exactly one of `cgroup`, `systemd` and `kubernetes`",
-                    agent.name
-                ),
-            }
-            if agent.name.is_empty() {
-                bail!("agents: `name` is empty");
-            }
-        }
+        self.agents.iter().try_for_each(AgentSelector::check)?;
         self.check_labels()?;
         self.watched()?;
         if self.evidence_window.is_negative() {

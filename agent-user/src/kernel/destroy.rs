@@ -52,6 +52,15 @@ impl Maps {
     pub fn destroy_old_below(&self, dirs: &[PathBuf]) -> anyhow::Result<Destroyed> {
         everywhere(dirs, |cgroup_ids| self.destroy_old(cgroup_ids))
     }
+
+    /// As [`Maps::destroy_old_below`], and the sockets with these inodes, which processes there brought with them.
+    ///
+    /// # Errors
+    /// As for [`Maps::destroy_below`].
+    pub fn destroy_kept_below(&self, dirs: &[PathBuf], inodes: &HashSet<u64>) -> anyhow::Result<Destroyed> {
+        let stored = Stored::Kept(self.origins_fd(), inodes);
+        everywhere(dirs, |cgroup_ids| sock_diag::destroy(&Scope { cgroup_ids, stored }))
+    }
 }
 
 fn everywhere(

@@ -64,9 +64,11 @@ impl KernelLog {
     }
 }
 
-fn watch<T: AsRawFd>(ring: T) -> io::Result<AsyncFd<T>> {
-    // SAFETY: both kinds of ring buffer own their descriptor, never change it, and are moved in here.
-    unsafe { AsyncFd::register_with_interest(ring, Interest::READABLE) }.map_err(|error| error.into_parts().1)
+/// Of a ring buffer or a socket.
+pub(super) fn watch<T: AsRawFd>(source: T) -> io::Result<AsyncFd<T>> {
+    // SAFETY: ring buffers and sockets own their descriptor, never change it, and are moved in here.
+    unsafe { AsyncFd::register_with_interest(source, Interest::READABLE) }
+        .map_err(|error| error.into_parts().1)
 }
 
 fn decode(bytes: &[u8]) -> Option<Event> {

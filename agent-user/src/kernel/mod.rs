@@ -9,6 +9,7 @@ pub mod cgroup;
 mod destroy;
 mod destroyed;
 mod events;
+mod execs;
 mod filter;
 mod levels;
 mod link;
@@ -34,6 +35,7 @@ use anyhow::{Context as _, bail, ensure};
 use nix::time::{ClockId, clock_gettime};
 
 pub use self::events::{Events, KernelLog};
+pub use self::execs::{Exec, Execs};
 use self::levels::Levels;
 pub use self::link::LinkHealth;
 use self::link::{Links, Place};

@@ -4,11 +4,12 @@
 //! about another process that has got its number. Nothing here reads a process's memory,
 //! which it could make unreadable for as long as it likes.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::os::fd::AsRawFd as _;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use jiff::{SignedDuration, Timestamp};
@@ -82,6 +83,24 @@ pub fn of_pid(pid: u32) -> io::Result<Process> {
 /// It is gone ([`is_gone`]).
 pub fn start_ticks(pid: u32) -> io::Result<u64> {
     parse_start(&Proc::open(pid)?.read("stat")?).ok_or_else(broken)
+}
+
+/// The program that a process executes, as a path in its own mount namespace.
+///
+/// # Errors
+/// The process is gone ([`is_gone`]), or is the kernel's own.
+pub fn program(pid: u32) -> io::Result<PathBuf> {
+    Ok(without_deleted(fs::read_link(Proc::open(pid)?.path("exe"))?))
+}
+
+/// Every process there is, and its parent.
+///
+/// # Errors
+/// There is no `/proc`.
+pub fn parents() -> io::Result<HashMap<u32, u32>> {
+    let pid = |entry: io::Result<fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse::<u32>().ok();
+    let parent = |pid: u32| parse_parent(&Proc::open(pid).ok()?.read("stat").ok()?);
+    Ok(fs::read_dir("/proc")?.filter_map(pid).filter_map(|pid| Some((pid, parent(pid)?))).collect())
 }
 
 /// The inodes of the sockets that a process holds open, of any kind, among its first 65,536 descriptors. Read it before
@@ -172,6 +191,20 @@ fn parse_start(stat: &[u8]) -> Option<u64> {
     rest.split_whitespace().nth(22 - 3)?.parse().ok()
 }
 
+// proc_pid_stat(5): (4) ppid.
+fn parse_parent(stat: &[u8]) -> Option<u32> {
+    let end = stat.iter().rposition(|byte| *byte == b')')?;
+    std::str::from_utf8(stat.get(end + 1..)?).ok()?.split_whitespace().nth(4 - 3)?.parse().ok()
+}
+
+// proc_pid_exe(5): of a file that was replaced, as an upgrade does.
+fn without_deleted(program: PathBuf) -> PathBuf {
+    match program.as_os_str().as_bytes().strip_suffix(b" (deleted)") {
+        Some(path) => PathBuf::from(OsStr::from_bytes(path)),
+        None => program,
+    }
+}
+
 // The name in here comes escaped: it cannot begin a line.
 fn parse_uid(status: &[u8]) -> Option<u32> {
     let line = status.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"Uid:"))?;
@@ -189,8 +222,6 @@ fn parse_login(text: &[u8]) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::ffi::OsStrExt as _;
-
     use super::*;
 
     #[test]
@@ -212,6 +243,17 @@ mod tests {
         assert_eq!(parse_login(b"4294967295"), None);
         assert_eq!(parse_login(b"1000\n"), Some(1000));
         assert_eq!(parse_login(b""), None);
+    }
+
+    #[test]
+    fn programs_and_parents_are_read() {
+        let replaced = |path: &str| without_deleted(PathBuf::from(path)).display().to_string();
+        assert_eq!(replaced("/bin/agent (deleted)"), "/bin/agent");
+        assert_eq!(replaced("/bin/agent"), "/bin/agent");
+        assert_eq!(parse_parent(b"7 (a) S 9 (b) S 4 1 1"), Some(4));
+        let own = std::process::id();
+        assert_eq!(program(own).expect("it runs"), std::env::current_exe().expect("it has a path"));
+        assert!(parents().expect("there is /proc").contains_key(&own));
     }
 
     #[test]

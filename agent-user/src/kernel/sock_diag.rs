@@ -33,6 +33,8 @@ pub enum Stored<'a> {
     Tags(BorrowedFd<'a>, &'a HashSet<u32>),
     /// `ORIGINS`: not those that were redirected.
     Origins(BorrowedFd<'a>),
+    /// `ORIGINS`: sockets with these inodes too, wherever they were made, but none that was redirected.
+    Kept(BorrowedFd<'a>, &'a HashSet<u64>),
     /// Both: sockets of these agents too, but none that was redirected.
     Direct { tags: BorrowedFd<'a>, agents: &'a HashSet<u32>, origins: BorrowedFd<'a> },
 }
@@ -96,6 +98,8 @@ const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 const NLA_F_NESTED: u16 = 0x8000;
 const HEADER: usize = 16;
+/// Within `struct inet_diag_msg`.
+const INODE: usize = 68;
 const SOCKET_ID: usize = 48;
 
 /// `struct inet_diag_sockid`, taken from a dump and given back as it came.
@@ -129,7 +133,7 @@ impl Diag {
         let mut body = request(protocol, family, states(protocol), &[0; SOCKET_ID]);
         let maps = match scope.stored {
             Stored::Unread => vec![],
-            Stored::Tags(map, _) | Stored::Origins(map) => vec![map],
+            Stored::Tags(map, _) | Stored::Origins(map) | Stored::Kept(map, _) => vec![map],
             Stored::Direct { tags, origins, .. } => vec![tags, origins],
         };
         if !maps.is_empty() {
@@ -246,6 +250,10 @@ fn is_in_scope(message: &[u8], scope: &Scope<'_>) -> bool {
         Stored::Unread => in_cgroup,
         Stored::Tags(_, agents) => is_agents(agents),
         Stored::Origins(_) => in_cgroup && !stored.has_origin(),
+        Stored::Kept(_, inodes) => {
+            let inode = message.get(INODE..).and_then(number::<4>).map(u32::from_ne_bytes);
+            (in_cgroup || inode.is_some_and(|inode| inodes.contains(&inode.into()))) && !stored.has_origin()
+        }
         Stored::Direct { agents, .. } => is_agents(agents) && !stored.has_origin(),
     }
 }
@@ -352,6 +360,11 @@ mod tests {
         check(Stored::Origins(any.as_fd()), &[&ours], true);
         check(Stored::Origins(any.as_fd()), &[&ours, &redirected], false);
         check(Stored::Origins(any.as_fd()), &[], false);
+        // The messages here have inode 0.
+        let (kept, others_kept) = (HashSet::from([0]), HashSet::from([5]));
+        check(Stored::Kept(any.as_fd(), &kept), &[&others], true);
+        check(Stored::Kept(any.as_fd(), &kept), &[&others, &redirected], false);
+        check(Stored::Kept(any.as_fd(), &others_kept), &[&others], false);
         let direct = Stored::Direct { tags: any.as_fd(), agents: &agents, origins: any.as_fd() };
         check(direct, &[&ours], true);
         check(direct, &[&others, &tagged], true);

@@ -136,7 +136,7 @@ pub fn enter(dir: &Path, pid: u32) -> anyhow::Result<()> {
 
 /// Processes in the host's namespaces: the first of the kernel's own threads, and the first process, which some hosts let
 /// nobody look into.
-const HOSTS: [&str; 2] = ["2", "1"];
+pub(super) const HOSTS: [&str; 2] = ["2", "1"];
 
 /// Sees the paths of all cgroups as the host does. A container runtime may have given this process a cgroup namespace of its
 /// own, in which `/proc/PID/cgroup` leads up from there (`/../…`). Call it while this is the only thread.
@@ -173,7 +173,8 @@ pub fn leave_root(name: &str) -> anyhow::Result<()> {
     enter(&dir, std::process::id())
 }
 
-fn subtree(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
+/// A cgroup and all below it, outer ones first.
+pub fn subtree(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let mut found = vec![dir.to_owned()];
     let mut next = 0;
     while next < found.len() {
