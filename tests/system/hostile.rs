@@ -218,17 +218,61 @@ fn target_and_host_that_name_two_servers_are_refused() {
         ("http://api.bank.internal/mcp", "host: shop.test\r\n"),
         ("HTTP://api.bank.internal/mcp", "host: shop.test\r\n"),
         ("http://api.bank.internal?/mcp", "host: shop.test\r\n"),
-        ("http://shop.test@api.bank.internal/mcp", "host: shop.test\r\n"),
         ("http://api.bank.internal:80/mcp", "host: shop.test:80\r\n"),
         ("http://api.bank.internal/mcp", ""),
     ] {
         attempt.refused_by("guard:header-mismatch", target, &addressed(target, lines));
+        let download = format!("GET {target} HTTP/1.1\r\n{lines}\r\n");
+        attempt.refused_by("guard:header-mismatch", &download, download.as_bytes());
     }
     let twice = addressed("/mcp", "host: shop.test\r\nhost: api.bank.internal\r\n");
     attempt.refused_by("default:undecodable", "two hosts", &twice);
     let blurred = addressed("/mcp", "host: shop.test, api.bank.internal\r\n");
     attempt.refused_by("default:undecodable", "a host with a space", &blurred);
     attempt.allowed("one name", &addressed("http://shop.test/mcp", "host: shop.test\r\n"));
+    attempt.allowed("with its port", &addressed("http://shop.test:80/mcp", "host: shop.test\r\n"));
+}
+
+#[test]
+#[cfg_attr(not(feature = "root-tests"), ignore = "needs root and BPF")]
+fn server_that_a_target_names_is_judged_whatever_is_asked_of_it() {
+    let mut attempt = Attempt::under(
+        "version: 1\nrules: [{id: no-bank, action: deny, match: {server: '*.bank.internal'}, reason: not there}]\n",
+    );
+    for target in ["http://api.bank.internal/page", "HTTPS://API.bank.internal:443", "/page"] {
+        let download = format!("GET {target} HTTP/1.1\r\nhost: api.bank.internal\r\n\r\n");
+        let answer = attempt.refused_by("no-bank", target, download.as_bytes());
+        assert_eq!(answer.status(), 403, "{target}");
+    }
+}
+
+#[test]
+#[cfg_attr(not(feature = "root-tests"), ignore = "needs root and BPF")]
+fn names_that_are_no_names_are_refused() {
+    let mut attempt = Attempt::under(NO_BANK);
+    for (label, target, host) in [
+        ("host", "/mcp", "shop.test@api.bank.internal"),
+        ("host", "/mcp", "api.bank.internal@"),
+        ("host", "/mcp", "api.bank.internal:http"),
+        ("host", "/mcp", "api.bank.internal:080"),
+        ("host", "/mcp", "api.bank.internal/"),
+        ("host", "/mcp", "api%2ebank.internal"),
+        ("tab_around_value", "/mcp", "\tapi.bank.internal"),
+        ("request_target", "api.bank.internal", "shop.test"),
+        ("request_target", "http://shop.test@api.bank.internal/mcp", "shop.test"),
+        ("request_target", "http:api.bank.internal/mcp", "shop.test"),
+        ("request_target", "/mcp#http://api.bank.internal/", "shop.test"),
+        ("request_target", "*", "shop.test"),
+    ] {
+        for request in [
+            addressed(target, &format!("host: {host}\r\n")),
+            format!("GET {target} HTTP/1.1\r\nhost: {host}\r\n\r\n").into_bytes(),
+        ] {
+            let answer = attempt.refused_by("default:undecodable", label, &request);
+            assert_eq!(answer.status(), 400, "{target} {host}");
+            assert!(answer.text().contains(label), "{target} {host}: {}", answer.text());
+        }
+    }
 }
 
 // === Spelling ===
@@ -303,6 +347,9 @@ fn framing_that_two_readers_could_see_differently_is_refused() {
         ),
         ("length_list", post(&format!("content-length: {length}, {length}\r\n"), echo.as_bytes())),
         ("length_invalid", post(&format!("content-length: +{length}\r\n"), echo.as_bytes())),
+        ("length_invalid", post("content-length: 9223372036854775808\r\n", echo.as_bytes())),
+        ("tab_around_value", post(&format!("content-length:\t{length}\r\n"), echo.as_bytes())),
+        ("tab_around_value", post("transfer-encoding: chunked\t\r\n", smuggled.as_bytes())),
         ("bare_lf", post(&format!("a: b\ncontent-length: {length}\r\n"), echo.as_bytes())),
         ("bare_cr", post(&format!("a: b\rc: d\r\ncontent-length: {length}\r\n"), echo.as_bytes())),
         ("obs_fold", post(&format!("content-length: {length}\r\na: b\r\n c\r\n"), echo.as_bytes())),

@@ -115,7 +115,7 @@ impl State {
             (Self::Size { size, .. }, b';') => Self::Extension { size, seen: 0 },
             (Self::Size { size, digits: 1.. }, b' ' | b'\t') => Self::Padding { size, seen: 0 },
             (Self::Size { size, digits }, _) => {
-                let digit = char::from(byte).to_digit(16).filter(|_| digits < 16);
+                let digit = char::from(byte).to_digit(16).filter(|_| digits < 16 && size >> 59 == 0);
                 let digit =
                     digit.ok_or(if byte == b'\n' { Malformed::BareLf } else { Malformed::ChunkSize })?;
                 Self::Size { size: size << 4 | u64::from(digit), digits: digits + 1 }
@@ -217,6 +217,8 @@ mod tests {
         check(Framing::Chunked, "3\r\nabcd\r\n", Err(Malformed::ChunkEnd));
         check(Framing::Chunked, "3\r\nabc\n0", Err(Malformed::ChunkEnd));
         check(Framing::Chunked, "00000000000000001\r\n", Err(Malformed::ChunkSize));
+        check(Framing::Chunked, "7fffffffffffffff\r\n", Ok(("", 18, false)));
+        check(Framing::Chunked, "8000000000000000\r\n", Err(Malformed::ChunkSize));
         check(Framing::Chunked, "0\r\nA: b\n\n", Err(Malformed::BareLf));
         check(Framing::Chunked, "0\r\n\n", Err(Malformed::BareLf));
         check(Framing::Chunked, "0\r\nA: b\r\n c\r\n\r\n", Err(Malformed::ObsFold));

@@ -3,6 +3,7 @@
 use super::Malformed;
 use super::coding::Codings;
 use super::head::{Framing, Span, Version};
+use super::sentinel;
 
 /// What `Content-Type` says. A hint only: servers differ in how they match it, so anything that names JSON is `Json`
 /// (a server that looks for the substring would take it as such).
@@ -34,6 +35,8 @@ pub struct McpHeaders {
     pub authorization: Option<Span>,
     /// The first of these headers, or of `Mcp-Param-*`, that occurs twice; its span is that of the first.
     pub repeated: Option<&'static str>,
+    /// The first `Mcp-Param-*` whose base64 is not quite one ([`sentinel::is_broken`]).
+    pub broken_param: Option<Span>,
 }
 
 /// What was read of the headers.
@@ -58,6 +61,17 @@ pub(super) struct Syntax<'a> {
     pub(super) version: Version,
 }
 
+impl Syntax<'_> {
+    /// Whether a tab stands between a header's colon and its value, or after that.
+    fn has_tab_around(self, header: &httparse::Header<'_>) -> bool {
+        let at = Span::within(self.head, header.value).range();
+        let colon = Span::within(self.head, header.name.as_bytes()).range().end;
+        let before = self.head.get(colon..at.start).unwrap_or_default();
+        let after = self.head.get(at.end..).unwrap_or_default();
+        before.contains(&b'\t') || after.iter().take_while(|byte| **byte != b'\r').any(|byte| *byte == b'\t')
+    }
+}
+
 impl Fields {
     /// Reads `headers`, which are slices of the head.
     pub(super) fn read(headers: &[httparse::Header<'_>], of: Syntax<'_>) -> Result<Self, Malformed> {
@@ -74,16 +88,24 @@ impl Fields {
         };
         let mut closes = false;
         for (index, header) in headers.iter().enumerate() {
-            let value = header.value.trim_ascii();
+            let value = header.value;
             let span = Span::within(of.head, value);
-            match name_of(header.name) {
+            let name = name_of(header.name);
+            if name.decides() && of.has_tab_around(header) {
+                return Err(Malformed::TabAroundValue);
+            }
+            match name {
                 Name::ContentLength => fields.length(value)?,
                 Name::TransferEncoding => fields.transfer_encoding(value, of.version)?,
                 Name::ContentType => fields.content_type(value),
                 Name::ContentEncoding => fields.codings.read(value),
                 Name::Host if fields.host.is_some() => return Err(Malformed::RepeatedHost),
                 Name::Host => fields.host = Some(span),
-                Name::Expect => fields.expect_continue |= value.eq_ignore_ascii_case(b"100-continue"),
+                Name::Expect => {
+                    // HTTP/1.0 has no interim answers (RFC 9110, section 10.1.1).
+                    let is_known = value.eq_ignore_ascii_case(b"100-continue");
+                    fields.expect_continue |= is_known && of.version == Version::Http11;
+                }
                 Name::Upgrade => fields.upgrade = true,
                 Name::Connection => {
                     closes |= has_token(value, b"close");
@@ -94,6 +116,9 @@ impl Fields {
                     let earlier = headers.get(..index).unwrap_or_default();
                     if earlier.iter().any(|other| other.name.eq_ignore_ascii_case(header.name)) {
                         fields.mcp.repeated = fields.mcp.repeated.or(Some("mcp-param-*"));
+                    }
+                    if sentinel::is_broken(value) {
+                        fields.mcp.broken_param = fields.mcp.broken_param.or(Some(span));
                     }
                 }
                 Name::Other => {}
@@ -109,7 +134,7 @@ impl Fields {
         }
         let digits = Some(value).filter(|value| !value.is_empty() && value.iter().all(u8::is_ascii_digit));
         let length = digits.and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
-        let length = length.ok_or(Malformed::LengthInvalid)?;
+        let length = length.filter(|length| *length <= LONGEST).ok_or(Malformed::LengthInvalid)?;
         match self.framing {
             None => self.framing = Some(Framing::Length(length)),
             Some(Framing::Length(other)) if other == length => {}
@@ -177,6 +202,13 @@ enum Name {
     Other,
 }
 
+impl Name {
+    /// Whether readers that trim its value differently see another message, or another server.
+    fn decides(&self) -> bool {
+        matches!(self, Self::ContentLength | Self::TransferEncoding | Self::Host)
+    }
+}
+
 fn name_of(name: &str) -> Name {
     let is = |known: &str| name.eq_ignore_ascii_case(known);
     match name.len() {
@@ -223,6 +255,8 @@ fn contains(value: &[u8], part: &[u8]) -> bool {
 }
 
 const PARAM: &str = "mcp-param-";
+/// The longest body: with one more byte it is negative to readers with signed lengths.
+const LONGEST: u64 = i64::MAX.unsigned_abs();
 
 #[cfg(test)]
 mod tests {

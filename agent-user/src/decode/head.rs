@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use super::coding::Codings;
 use super::fields::{Fields, Syntax};
-use super::{Malformed, McpHeaders, Media};
+use super::{Malformed, McpHeaders, Media, target};
 
 /// Headers that one head may have.
 pub const MAX_HEADERS: usize = 100;
@@ -69,6 +69,8 @@ pub struct RequestHead {
     pub method: Method,
     /// The request target as sent.
     pub target: Span,
+    /// The server that the target names, where it does.
+    pub authority: Option<Span>,
     /// The version.
     pub version: Version,
     /// How the body ends.
@@ -124,12 +126,15 @@ pub fn parse_request(input: &[u8], limit: usize) -> Result<Option<RequestHead>, 
     let (Some(method), Some(target), Some(version)) = (request.method, request.path, request.version) else {
         return Err(Malformed::Syntax);
     };
-    let version = Version::of(version);
+    let (method, version) = (Method::of(method), Version::of(version));
     let fields = Fields::read(request.headers, Syntax { head, version })?;
+    let authority = target::read(method, target.as_bytes())?;
+    target::host(fields.host, head)?;
     Ok(Some(RequestHead {
         len: head.len(),
-        method: Method::of(method),
+        method,
         target: Span::within(head, target.as_bytes()),
+        authority: authority.map(|authority| Span::within(head, authority)),
         version,
         framing: fields.framing.unwrap_or(Framing::Empty),
         media: fields.media,
@@ -330,7 +335,13 @@ mod tests {
         check_refused("Content-Length: 1, 1", Malformed::LengthList);
         check_refused("Content-Length: +1", Malformed::LengthInvalid);
         check_refused("Content-Length:", Malformed::LengthInvalid);
+        check_refused("Content-Length: 9223372036854775808", Malformed::LengthInvalid);
         check_refused("Content-Length: 18446744073709551616", Malformed::LengthInvalid);
+        check_refused("Content-Length:\t1", Malformed::TabAroundValue);
+        check_refused("Content-Length: 1 \t", Malformed::TabAroundValue);
+        check_refused("Transfer-Encoding: \tchunked", Malformed::TabAroundValue);
+        check_refused("Transfer-Encoding: chunked\t", Malformed::TabAroundValue);
+        check_refused("Content-Length: 1\x0b", Malformed::Syntax);
         check_refused("Transfer-Encoding: gzip, chunked", Malformed::TransferEncoding);
         check_refused("Transfer-Encoding: xchunked", Malformed::TransferEncoding);
         check_refused("Transfer-Encoding: identity", Malformed::TransferEncoding);
@@ -374,6 +385,8 @@ mod tests {
         check_framing("", Framing::Empty);
         check_framing("Content-Length: 5\r\n", Framing::Length(5));
         check_framing("Content-Length: 5\r\ncontent-length: 5\r\n", Framing::Length(5));
+        check_framing("Content-Length:005  \r\nX:\ta\t\r\n", Framing::Length(5));
+        check_framing("Content-Length: 9223372036854775807\r\n", Framing::Length(i64::MAX.unsigned_abs()));
         check_framing("Transfer-Encoding: Chunked\r\n", Framing::Chunked);
     }
 

@@ -29,15 +29,21 @@ pub enum Malformed {
     LengthConflict,
     /// A `Content-Length` that is a list.
     LengthList,
-    /// A `Content-Length` that is not a plain decimal number of 64 bits.
+    /// A `Content-Length` that is not a plain decimal number, or one that some readers take for negative: 2^63 or more.
     LengthInvalid,
     /// A `Transfer-Encoding` other than exactly one `chunked`.
     TransferEncoding,
     /// A chunked body in HTTP/1.0.
     ChunkedHttp10,
+    /// A target of none of the four forms (RFC 9112, section 3.2), or not of the one that its method wants.
+    Target,
+    /// A `Host` that is more than a name and a port.
+    Host,
+    /// A tab around the value of a header that frames the message or names its server: not all readers trim it.
+    TabAroundValue,
     /// More than one `Host` (RFC 9112, section 3.2).
     RepeatedHost,
-    /// A chunk size that is missing, not hexadecimal, or longer than 64 bits.
+    /// A chunk size that is missing, not hexadecimal, or 2^63 or more.
     ChunkSize,
     /// Chunk extensions past their bound.
     ChunkExtension,
@@ -66,6 +72,9 @@ impl Malformed {
             Self::LengthInvalid => "length_invalid",
             Self::TransferEncoding => "transfer_encoding",
             Self::ChunkedHttp10 => "chunked_http10",
+            Self::Target => "request_target",
+            Self::Host => "host",
+            Self::TabAroundValue => "tab_around_value",
             Self::RepeatedHost => "repeated_host",
             Self::ChunkSize => "chunk_size",
             Self::ChunkExtension => "chunk_extension",

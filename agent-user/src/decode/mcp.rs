@@ -60,6 +60,8 @@ pub struct Claims<'a> {
     pub name: Option<&'a [u8]>,
     /// A header that says the same as the body and occurs twice.
     pub repeated: Option<&'static str>,
+    /// An `Mcp-Param-*` that readers decode differently.
+    pub broken_param: Option<&'a [u8]>,
 }
 
 /// A header that says something else than the body, with both as evidence (at most 256 characters each).
@@ -155,7 +157,7 @@ pub fn claimed_revision(claims: &Claims<'_>) -> Option<Revision> {
     }
 }
 
-/// The first header that disagrees with the body, or occurs twice. Absent headers disagree with nothing.
+/// The first header that disagrees with the body, occurs twice, or is not quite coded. Absent headers disagree with nothing.
 pub fn mismatch(claims: &Claims<'_>, call: &Call<'_>) -> Option<Mismatch> {
     let differ = |header, header_value: &[u8], body_value: &str| {
         let cut = |text: &str| text.chars().take(256).collect();
@@ -167,6 +169,9 @@ pub fn mismatch(claims: &Claims<'_>, call: &Call<'_>) -> Option<Mismatch> {
     };
     if let Some(header) = claims.repeated {
         return differ(header, b"", "");
+    }
+    if let Some(value) = claims.broken_param {
+        return differ("mcp-param-*", value, "");
     }
     if let Some(value) = claims.method.filter(|value| *value != call.method.as_bytes()) {
         return differ("mcp-method", value, &call.method);
@@ -273,6 +278,7 @@ impl McpHeaders {
             method: self.method.map(|span| span.of(head)),
             name: self.name.map(|span| span.of(head)),
             repeated: self.repeated,
+            broken_param: self.broken_param.map(|span| span.of(head)),
         }
     }
 }
@@ -400,6 +406,8 @@ mod tests {
         check(&modern, version("2025-11-25"), Some(("mcp-protocol-version", "2025-11-25", "2026-07-28")));
         check(&list, version("2025-11-25"), None);
         check(&list, Claims { repeated: Some("mcp-name"), ..none }, Some(("mcp-name", "", "")));
+        let broken = Claims { broken_param: Some(b"=?BASE64?YQ==?="), ..none };
+        check(&list, broken, Some(("mcp-param-*", "=?BASE64?YQ==?=", "")));
     }
 
     #[test]

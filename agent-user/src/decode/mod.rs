@@ -3,7 +3,7 @@
 //! Pure: no IO, no clock, no locks; every input may be hostile and none may panic. Need-more is not an error. What
 //! two parsers could read differently is an error with a name, and what the caller does with it is policy.
 //!
-//! In the order in which bytes pass: [`mod@sniff`], [`hello`], [`head`], [`body`], [`coding`], [`sse`], [`jsonrpc`], [`mcp`]. What only some
+//! In the order in which bytes pass: [`mod@sniff`], [`hello`], [`head`], [`Authority`], [`body`], [`coding`], [`sse`], [`jsonrpc`], [`mcp`]. What only some
 //! configurations look for: [`headers`], [`find`], [`trace`], [`a2a`]. For a content that was edited: [`rewrite_head`].
 
 pub mod a2a;
@@ -28,6 +28,7 @@ pub mod sentinel;
 pub mod sniff;
 pub mod sse;
 mod strings;
+mod target;
 pub mod trace;
 mod undecodable;
 
@@ -47,6 +48,7 @@ pub use rewrite::{replace_values, rewrite_head};
 pub use sniff::{Sniff, sniff};
 pub use sse::{Event, Events, Oversized};
 pub(crate) use strings::{unescape, unescape_one};
+pub use target::Authority;
 pub use undecodable::Undecodable;
 
 /// The bounds on what is held to be decoded.

@@ -8,11 +8,20 @@ use base64::engine::general_purpose::STANDARD;
 /// The value that a header stands for; `None` if its base64 is bad. Markers in another case, or only one of them, are
 /// part of a literal value (SEP-2243).
 pub fn decode(value: &[u8]) -> Option<Cow<'_, [u8]>> {
-    match value.strip_prefix(b"=?base64?").and_then(|rest| rest.strip_suffix(b"?=")) {
+    match value.strip_prefix(OPEN).and_then(|rest| rest.strip_suffix(CLOSE)) {
         // One spelling only: with padding, and no bits left over (RFC 4648, section 4).
         Some(coded) => STANDARD.decode(coded).ok().map(Cow::Owned),
         None => Some(Cow::Borrowed(value)),
     }
+}
+
+/// Whether a value is almost a coded one: some readers take it for that, others for what it is, or for nothing.
+pub fn is_broken(value: &[u8]) -> bool {
+    let Some((open, rest)) = value.split_at_checked(OPEN.len()) else { return false };
+    open.eq_ignore_ascii_case(OPEN)
+        && (open != OPEN
+            || !rest.ends_with(CLOSE)
+            || decode(value).is_none_or(|content| std::str::from_utf8(&content).is_err()))
 }
 
 /// The header value that stands for `text`: coded where it could not stand there as it is, or would be taken for coded.
@@ -23,6 +32,9 @@ pub fn encode(text: &str) -> Cow<'_, str> {
     }
     Cow::Owned(format!("=?base64?{}?=", STANDARD.encode(text)))
 }
+
+const OPEN: &[u8] = b"=?base64?";
+const CLOSE: &[u8] = b"?=";
 
 #[cfg(test)]
 mod tests {
@@ -54,6 +66,23 @@ mod tests {
         check("=?base64?Y===?=", None);
         check("=?base64?YW=j?=", None);
         check("=?base64?====?=", None);
+    }
+
+    #[test]
+    fn what_is_almost_coded_is_broken() {
+        for broken in [
+            "=?base64?YWJ?=",
+            "=?BASE64?YWJj?=",
+            "=?Base64?YWJj",
+            "=?base64?YWJj",
+            "=?base64?=",
+            "=?base64?/w==?=",
+        ] {
+            assert!(is_broken(broken.as_bytes()), "{broken}");
+        }
+        for whole in ["", "=?", "really?=", "=?base64?YWJj?=", "=?base64??=", "a =?BASE64?YWJj?="] {
+            assert!(!is_broken(whole.as_bytes()), "{whole}");
+        }
     }
 
     #[test]

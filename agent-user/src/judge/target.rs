@@ -28,9 +28,6 @@ pub struct Target {
     path: Arc<str>,
 }
 
-/// Longest name of a server that is kept.
-const MAX_SERVER: usize = 256;
-
 impl Target {
     pub(super) fn update(&mut self, rules: &Rules, conn: &Conn, host: &[u8]) {
         if self.generation == rules.generation && self.host == host {
@@ -85,7 +82,7 @@ impl Target {
         let (session, other_session) =
             if is_modern { (process, named) } else { (named.or(process), process) };
         let (server, servers) = (Arc::clone(&self.server), Arc::clone(&self.servers));
-        let path = path(head.target.of(bytes));
+        let path = head.path(bytes);
         if self.path.as_bytes() != path {
             self.path = String::from_utf8_lossy(path).into();
         }
@@ -129,37 +126,14 @@ pub fn server_names(named: &str, destination: Option<SocketAddr>) -> Vec<String>
     names
 }
 
-/// The path of a request's target, without authority and query (RFC 9112 section 3.2).
-fn path(target: &[u8]) -> &[u8] {
-    let start = match memchr::memmem::find(target, b"://").filter(|_| !target.starts_with(b"/")) {
-        Some(scheme) => {
-            memchr::memchr(b'/', &target[scheme + 3..]).map_or(target.len(), |at| scheme + 3 + at)
-        }
-        None => 0,
-    };
-    target[start..].split(|byte| matches!(byte, b'?' | b'#')).next().unwrap_or_default()
-}
-
 /// The server that a request names. Where the target carries an authority servers go by that and not by `Host`
-/// (RFC 9112 section 3.2.2), so the two must agree.
+/// (RFC 9112 section 3.2.2), but not all of them do: the two must agree.
 pub(super) fn authority<'a>(head: &RequestHead, bytes: &'a [u8]) -> Result<&'a [u8], Guard> {
-    let host = head.host.map(|host| host.of(bytes));
-    if host.is_some_and(|host| host.len() > MAX_SERVER || !host.iter().all(u8::is_ascii_graphic)) {
-        return Err(Guard::Undecodable("host"));
-    }
-    let target = head.target.of(bytes);
-    let Some(start) = memchr::memmem::find(target, b"://").filter(|_| !target.starts_with(b"/")) else {
-        return Ok(host.unwrap_or_default());
-    };
-    let named =
-        target[start + 3..].split(|byte| matches!(byte, b'/' | b'?' | b'#')).next().unwrap_or_default();
-    if host.is_some_and(|host| host.eq_ignore_ascii_case(named)) {
+    let host = head.host.map(|host| host.of(bytes)).unwrap_or_default();
+    let Some(named) = head.authority.map(|named| named.of(bytes)) else { return Ok(host) };
+    if head.is_of_one_server(bytes) {
         return Ok(named);
     }
-    let text = |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_SERVER)]).into_owned();
-    Err(Guard::HeaderMismatch {
-        header: "host",
-        header_value: text(host.unwrap_or_default()),
-        body_value: text(named),
-    })
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Err(Guard::HeaderMismatch { header: "host", header_value: text(host), body_value: text(named) })
 }

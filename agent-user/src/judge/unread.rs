@@ -21,8 +21,11 @@ pub async fn judge_unread(
     asking: &Asking<'_>,
     guard: Option<Guard>,
 ) -> Judged {
-    // Where the names of the server contradict each other the address remains.
-    let host = authority(asking.head, asking.bytes).unwrap_or_default();
+    let (host, guard) = match authority(asking.head, asking.bytes) {
+        Ok(host) => (host, guard),
+        // Where the names of the server contradict each other the address remains.
+        Err(contradiction) => (&b""[..], guard.or(Some(contradiction))),
+    };
     target.update(&parts.gate.rules(), conn, host);
     let headers = Headers::of(asking.head, asking.bytes);
     let workflow = parts.workflow.of_message(headers, None, &conn.identity.workflow);
