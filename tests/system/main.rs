@@ -12,6 +12,7 @@ mod fates;
 mod honest;
 mod hostile;
 mod hostile_stops;
+mod http1;
 mod levels;
 mod pairs;
 mod pods;

@@ -3,43 +3,25 @@
 use std::time::Instant;
 
 use bytes::Buf;
-use tokio::task::yield_now;
 
 use crate::decide::policy::{Bias, Defaults};
 use crate::decide::{Guard, Refusal};
-use crate::decode::{
-    Body, Framing, Method, RequestHead, ResponseHead, Version, a2a, parse_request, rewrite_head,
-};
+use crate::decode::{Body, Framing, Method, RequestHead, ResponseHead, Version, a2a, parse_request};
 use crate::forward::answer::{Answered, Asked, Begun, Relay};
 use crate::forward::channel::Open;
 use crate::forward::reframe::Stream;
 use crate::forward::refuse::Refused;
 use crate::forward::request::{Reading, read};
-use crate::forward::side::{Reader, Writer};
 use crate::forward::{End, refuse};
-use crate::gate::Gate;
 use crate::judge::{Asking, Judged, Replaced, judge_unread, refuse_bytes};
-use crate::ledger::{Conn, Phase};
+use crate::ledger::Phase;
 use crate::record::metrics::Class;
 
+use super::sending::{Progress, Request, with_content};
 use super::{Connection, Spoke, between};
 
-/// Bytes that an agent may send ahead while an answer is on its way.
-const READ_AHEAD: usize = 64 * 1024;
 /// Memory for the head of a request that a connection keeps while it is idle.
 const KEPT_HEAD: usize = 4096;
-
-/// How far the sending of a request has come; kept where a stop finds it.
-#[derive(Debug, Default)]
-pub(super) struct Progress {
-    /// Bytes of the request that are still in the agent's buffer; `None` while more of it are to come, and where the agent's
-    /// side ends with the answer.
-    pub(super) unsent: Option<usize>,
-    /// All of it has left.
-    sent: bool,
-    /// The agent has closed its side.
-    agent_ended: bool,
-}
 
 impl Connection {
     /// HTTP/1.1: one exchange after the other until one side closes.
@@ -121,7 +103,7 @@ impl Connection {
     /// One request and its answer.
     async fn exchange(&mut self, head: &RequestHead, since: Instant) -> Result<Answered, End> {
         let limits = self.parts.limits;
-        let (len, judged) = match read(&mut self.agent, head, &limits).await {
+        let (len, judged) = match read(&mut self.agent, head, &limits, &mut self.progress.continued).await {
             Ok(Reading::Whole { len, content }) => {
                 // An agent that wants one answer gets its end too, whoever answers.
                 self.progress.unsent = head.keep_alive.then_some(len);
@@ -233,7 +215,7 @@ impl Connection {
         let asked = Asked {
             method: head.method,
             has_calls,
-            continued: head.expect_continue && len.is_some(),
+            continued: self.progress.continued,
             keep_alive: head.keep_alive,
             chunked: head.version == Version::Http11,
             may_tunnel: head.upgrade || head.method == Method::Connect,
@@ -313,165 +295,5 @@ impl Connection {
             Ok(answered) if answered != Answered::Tunnel && !self.progress.sent => Ok(Answered::Early),
             result => result,
         }
-    }
-}
-
-/// A request with this head and another content.
-fn with_content(head: &[u8], content: &[u8]) -> Vec<u8> {
-    [&rewrite_head(head, Framing::Length(content.len() as u64)), content].concat()
-}
-
-/// An allowed request on its way out.
-struct Request {
-    /// Bytes at the start of the agent's buffer that may leave at once.
-    ready: usize,
-    /// What leaves in their place, if the request was edited.
-    replaced: Option<Vec<u8>>,
-    /// What is still to come from the agent.
-    rest: Body,
-    has_calls: bool,
-}
-
-impl Request {
-    /// Sends the request, then watches the agent while the answer is on its way. Returns only when the exchange cannot
-    /// go on.
-    async fn send(
-        mut self,
-        gate: &Gate,
-        conn: &Conn,
-        agent: &mut Reader,
-        server: &mut Writer,
-        progress: &mut Progress,
-    ) -> End {
-        let delivered = self.deliver(agent, server, progress).await;
-        match delivered {
-            Ok(()) => {}
-            // A server that takes no more may have answered already: its answer is read to the end.
-            Err(Undelivered::Server) => return std::future::pending().await,
-            Err(Undelivered::Agent(end)) => return end,
-        }
-        progress.sent = true;
-        if self.has_calls {
-            conn.set_phase(Phase::Sent);
-            while !gate.hand_over(conn) {
-                // The stop that it meets is on its way here, unless it is released again.
-                yield_now().await;
-            }
-        }
-        // What comes now is the next request, or the news that the agent is gone.
-        while agent.buffer.len() < READ_AHEAD {
-            match agent.fill().await {
-                Ok(0) => {
-                    progress.agent_ended = true;
-                    conn.mark_agent_left();
-                    // The server must learn of it: for MCP 2026-07-28 it is the cancel. If it is gone, its answer's end tells.
-                    let _ = server.finish().await;
-                    break;
-                }
-                Ok(_) => {}
-                Err(error) => return End::agent(error),
-            }
-        }
-        std::future::pending().await
-    }
-
-    async fn deliver(
-        &mut self,
-        agent: &mut Reader,
-        server: &mut Writer,
-        progress: &mut Progress,
-    ) -> Result<(), Undelivered> {
-        let ready = self.replaced.as_deref().unwrap_or(&agent.buffer[..self.ready]);
-        server.send(ready).await.map_err(|_| Undelivered::Server)?;
-        self.replaced = None;
-        agent.buffer.advance(self.ready);
-        agent.rest();
-        progress.unsent = progress.unsent.map(|_| 0);
-        let mut body = self.rest.clone();
-        while !body.is_done() {
-            let mut at = 0;
-            while at < agent.buffer.len() && !body.is_done() {
-                let step = body.advance(&agent.buffer[at..]);
-                at += step.map_err(|malformed| Undelivered::Agent(End::Malformed(malformed)))?.consumed;
-            }
-            server.send(&agent.buffer[..at]).await.map_err(|_| Undelivered::Server)?;
-            agent.buffer.advance(at);
-            if !body.is_done() {
-                let read = agent.fill().await.map_err(|error| Undelivered::Agent(End::agent(error)))?;
-                if read == 0 {
-                    return Err(Undelivered::Agent(End::AgentClosed));
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Why a request did not leave whole.
-enum Undelivered {
-    /// The server takes no more of it.
-    Server,
-    /// The agent sends no more of it.
-    Agent(End),
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use tokio::io::AsyncReadExt as _;
-    use tokio::net::{TcpListener, TcpStream};
-    use tokio::time::timeout;
-
-    use super::*;
-    use crate::forward::side::Side;
-
-    const ASKED: &str = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 7\r\n\r\n[1,2,3]";
-    const NEXT: &[u8] = b"GET / HTTP/1.1\r\n";
-
-    async fn pair() -> (Side, TcpStream) {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (near, far) = tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
-        (Side::new(near.unwrap()), far.unwrap().0)
-    }
-
-    /// An agent that has sent the request and the beginning of the next one, and its request edited to another content.
-    async fn edited(content: &[u8]) -> (Side, TcpStream, Request, Progress) {
-        let (mut agent, far) = pair().await;
-        agent.reader.buffer.extend_from_slice(ASKED.as_bytes());
-        agent.reader.buffer.extend_from_slice(NEXT);
-        let head = &ASKED.as_bytes()[..ASKED.len() - "[1,2,3]".len()];
-        let request = Request {
-            ready: ASKED.len(),
-            replaced: Some(with_content(head, content)),
-            rest: Body::new(Framing::Empty),
-            has_calls: true,
-        };
-        (agent, far, request, Progress { unsent: Some(ASKED.len()), ..Progress::default() })
-    }
-
-    #[tokio::test]
-    async fn an_edited_request_leaves_in_place_of_the_agents() {
-        let (mut agent, _far, mut request, mut progress) = edited(b"[1]").await;
-        let (mut server, mut far) = pair().await;
-        let delivered = request.deliver(&mut agent.reader, &mut server.writer, &mut progress).await;
-        assert!(delivered.is_ok());
-        server.writer.finish().await.unwrap();
-        let mut seen = String::new();
-        far.read_to_string(&mut seen).await.unwrap();
-        assert_eq!(seen, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\n[1]");
-        assert_eq!(agent.reader.buffer, NEXT, "what follows is the next request");
-        assert_eq!(progress.unsent, Some(0));
-    }
-
-    #[tokio::test]
-    async fn an_edited_request_that_is_cut_short_leaves_the_agents_whole() {
-        let (mut agent, _far, mut request, mut progress) = edited(&vec![b' '; 64 << 20]).await;
-        let (mut server, _deaf) = pair().await;
-        let sending = request.deliver(&mut agent.reader, &mut server.writer, &mut progress);
-        assert!(timeout(Duration::from_millis(100), sending).await.is_err(), "nobody reads it");
-        assert!(server.writer.written() > ASKED.len() as u64);
-        assert_eq!(progress.unsent, Some(ASKED.len()), "this much is skipped to come to the next request");
-        assert_eq!(&agent.reader.buffer[ASKED.len()..], NEXT);
     }
 }

@@ -4,6 +4,7 @@
 mod exchange;
 pub mod intrusion;
 mod park;
+mod sending;
 mod stop;
 
 use std::sync::Arc;
@@ -32,7 +33,7 @@ use crate::parts::Parts;
 use crate::record::entry::{self, Entry};
 use crate::record::metrics::Class;
 
-use self::exchange::Progress;
+use self::sending::Progress;
 
 /// Carries one connection of an agent until it ends, and records it.
 pub async fn run(stream: TcpStream, origin: Origin, netns: Arc<Netns>, parts: Arc<Parts>) {

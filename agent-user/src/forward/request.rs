@@ -26,16 +26,21 @@ pub enum Reading {
     Unreadable(&'static str),
 }
 
-/// Reads on from a head that is complete at the start of the agent's buffer.
-pub async fn read(agent: &mut Side, head: &RequestHead, limits: &Limits) -> Result<Reading, End> {
-    let mut asked = !head.expect_continue;
+/// Reads on from a head that is complete at the start of the agent's buffer. `continued`: the agent was told to go on.
+pub async fn read(
+    agent: &mut Side,
+    head: &RequestHead,
+    limits: &Limits,
+    continued: &mut bool,
+) -> Result<Reading, End> {
+    let mut waits = Waits { agent, expects: head.expect_continue, continued };
     let mut opening = Opening::new(head, limits);
     let opening = loop {
-        match opening.advance(&agent.reader.buffer).map_err(End::Malformed)? {
+        match opening.advance(waits.buffer()).map_err(End::Malformed)? {
             Some(found) => break found,
             // A coding can have much that is no content, such as a name in its header.
             None if opening.at - head.len > limits.message => return Ok(Reading::Oversized),
-            None => more(agent, &mut asked, 0).await?,
+            None => waits.more(0).await?,
         }
     };
     let (raw, start) = match opening {
@@ -56,13 +61,13 @@ pub async fn read(agent: &mut Side, head: &RequestHead, limits: &Limits) -> Resu
     }
     let mut hold = Hold::new(head.framing, head.len, limits.message);
     let content = loop {
-        match hold.advance(&agent.reader.buffer).map_err(End::Malformed)? {
+        match hold.advance(waits.buffer()).map_err(End::Malformed)? {
             Held::Done(content) => break content,
             Held::Oversized => return Ok(Reading::Oversized),
-            Held::More(expected) => more(agent, &mut asked, expected).await?,
+            Held::More(expected) => waits.more(expected).await?,
         }
     };
-    Ok(match content.undone(head.codings, &agent.reader.buffer, limits) {
+    Ok(match content.undone(head.codings, waits.buffer(), limits) {
         Ok(content) if is_json => Reading::Whole { len: hold.at, content },
         Ok(_) => Reading::Head,
         Err(fault) => Reading::of(fault),
@@ -205,14 +210,29 @@ impl Beginning {
     }
 }
 
-async fn more(agent: &mut Side, asked: &mut bool, expected: usize) -> Result<(), End> {
-    if !*asked {
-        agent.writer.send(CONTINUE).await.map_err(End::agent)?;
-        *asked = true;
+/// An agent whose request is still on its way.
+struct Waits<'a> {
+    agent: &'a mut Side,
+    /// It waits for `100 Continue`.
+    expects: bool,
+    /// It has had one.
+    continued: &'a mut bool,
+}
+
+impl Waits<'_> {
+    fn buffer(&self) -> &[u8] {
+        &self.agent.reader.buffer
     }
-    match agent.reader.fill_for(expected).await.map_err(End::agent)? {
-        0 => Err(End::AgentClosed),
-        _ => Ok(()),
+
+    async fn more(&mut self, expected: usize) -> Result<(), End> {
+        if self.expects && !*self.continued {
+            self.agent.writer.send(CONTINUE).await.map_err(End::agent)?;
+            *self.continued = true;
+        }
+        match self.agent.reader.fill_for(expected).await.map_err(End::agent)? {
+            0 => Err(End::AgentClosed),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -317,7 +337,7 @@ mod tests {
         side.reader.fill().await.unwrap();
         let parsed = crate::decode::parse_request(&side.reader.buffer, 4096).unwrap().unwrap();
         let limits = Limits { message: 1000, ..Limits::default() };
-        let reading = read(&mut side, &parsed, &limits).await;
+        let reading = read(&mut side, &parsed, &limits, &mut false).await;
         assert!(matches!(reading, Ok(Reading::Oversized)), "{reading:?}");
     }
 
