@@ -15,6 +15,7 @@ pub mod metrics;
 pub mod netns;
 pub mod probe;
 pub mod process;
+pub mod proxy;
 pub mod raw_server;
 pub mod records;
 pub mod sdk;

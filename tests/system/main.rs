@@ -17,6 +17,7 @@ mod levels;
 mod pairs;
 mod pods;
 mod policies;
+mod proxies;
 mod recorded;
 mod remote;
 mod restart;

@@ -1,4 +1,4 @@
-//! What is not HTTP, or stops being it: let through or not as the operator says, counted, and cut by stops.
+//! What is not HTTP, or stops being it (`proxies.rs` has tunnels of proxies): let through or not as the operator says, counted, and cut by stops.
 
 use std::io;
 
@@ -69,25 +69,6 @@ fn switch_of_protocols_is_refused_where_opaque_is_denied() {
         assert_eq!(answer.status(), 502, "{protocol}");
         assert!(answer.text().contains("default:opaque"), "{protocol}: {}", answer.text());
     }
-}
-
-#[test]
-#[cfg_attr(not(feature = "root-tests"), ignore = "needs root and BPF")]
-fn connect_is_refused_where_opaque_is_denied() {
-    let world = World::new();
-    let daemon = Daemon::start(&world, NO_TUNNELS);
-    let server = RawServer::talks(&world, |talk| {
-        talk.read_to("\r\n\r\n")?;
-        talk.write(b"HTTP/1.1 200 OK\r\n\r\n")?;
-        while talk.read()?.is_some() {}
-        Ok(())
-    });
-    let mut agent = RawAgent::start(&world, "coder");
-    let mut conn = agent.open(server.address()).expect("a connection");
-    agent.send(&conn, b"CONNECT a:1 HTTP/1.1\r\nhost: a:1\r\n\r\nthrough the tunnel").expect("send");
-    assert_eq!(agent.message(&mut conn).expect("an answer").status(), 502);
-    assert_ne!(record(&daemon)["class"], "opaque");
-    assert!(!server.saw("through the tunnel"));
 }
 
 #[test]

@@ -45,7 +45,8 @@ impl Connection {
                     self.agent.linger().await;
                     return Ok(End::ServerClosed);
                 }
-                Answered::Tunnel => {
+                Answered::Tunnel => return Ok(self.tunnel_to()),
+                Answered::Upgraded => {
                     self.classify(Class::Opaque);
                     return self.tunnel().await;
                 }
@@ -102,6 +103,7 @@ impl Connection {
 
     /// One request and its answer.
     async fn exchange(&mut self, head: &RequestHead, since: Instant) -> Result<Answered, End> {
+        self.refuse_deeper(head).await?;
         let limits = self.parts.limits;
         let (len, judged) = match read(&mut self.agent, head, &limits, &mut self.progress.continued).await {
             Ok(Reading::Whole { len, content }) => {
@@ -196,7 +198,7 @@ impl Connection {
     }
 
     /// Records and answers a refusal that belongs to no call.
-    async fn refuse_bytes(&mut self, status: &str, guard: Guard) -> Result<(), End> {
+    pub(super) async fn refuse_bytes(&mut self, status: &str, guard: Guard) -> Result<(), End> {
         let (refusal, decision) = refuse_bytes(&self.parts, &self.conn, guard).await;
         self.agent.writer.send(&refuse::plain(status, &refusal, &decision)).await.map_err(End::agent)
     }
@@ -292,7 +294,8 @@ impl Connection {
         match result {
             Err(End::ServerClosed) if self.progress.agent_ended => Err(End::AgentClosed),
             // An early answer leaves a body that nobody will read.
-            Ok(answered) if answered != Answered::Tunnel && !self.progress.sent => Ok(Answered::Early),
+            Ok(answered @ (Answered::Tunnel | Answered::Upgraded)) => Ok(answered),
+            Ok(_) if !self.progress.sent => Ok(Answered::Early),
             result => result,
         }
     }

@@ -2,6 +2,7 @@
 //! `stop`, which ends what a stop runs into.
 
 mod exchange;
+mod inside;
 pub mod intrusion;
 mod park;
 mod sending;
@@ -20,13 +21,14 @@ use crate::decode::{Hello, Named, Sniff, sniff};
 use crate::forward::End;
 use crate::forward::answer::Begun;
 use crate::forward::channel::Open;
+use crate::forward::connect::Tunnel;
 use crate::forward::dial::dial;
 use crate::forward::own::Source;
 use crate::forward::reframe::Stream;
 use crate::forward::side::{Reader, Side};
 use crate::forward::tunnel::tunnel;
 use crate::identity::Identity;
-use crate::judge::{Target, is_refused, judge_opaque, server_names};
+use crate::judge::{Target, is_refused, judge_opaque, names};
 use crate::kernel::netns::Netns;
 use crate::ledger::{Conn, Phase, Scene};
 use crate::parts::Parts;
@@ -44,22 +46,25 @@ pub async fn run(stream: TcpStream, origin: Origin, netns: Arc<Netns>, parts: Ar
     let identity = Identity::resolve(agent, &origin, &parts.workflow).await;
     let destination = entry::address(origin.addr, origin.port);
     let scene = Scene::of_connection(destination, identity.workflow.value());
-    let listed = parts.ledger.open(identity, destination, scene.clone());
-    let conn = Arc::clone(listed.conn());
+    let mut listed = parts.ledger.open(identity, destination, scene.clone());
+    let mut conn = Arc::clone(listed.conn());
     if destination.ip().is_loopback() && !netns.is_home() {
         conn.mark_apart();
     }
     let mut connection = Connection::new(stream, netns, Arc::clone(&parts), Arc::clone(&conn), scene);
     let end = loop {
-        tokio::select! {
+        let end = tokio::select! {
             biased;
-            stop = parts.gate.stopped(&parts.ledger, &conn) => {
-                if let Some(end) = connection.stop(&stop).await {
-                    break end;
-                }
-            }
-            end = connection.serve() => break end,
+            stop = parts.gate.stopped(&parts.ledger, &conn) => connection.stop(&stop).await,
+            end = connection.serve() => Some(end),
+        };
+        match end {
+            // Listed before the one up to here is off the ledger: a stop finds one of them.
+            Some(End::Tunnel(tunnel)) => listed = connection.enter(tunnel),
+            Some(end) => break end,
+            None => {}
         }
+        conn = Arc::clone(listed.conn());
     };
     // Off the ledger first: a stop need not wait for an agent that is slow to take its leave.
     drop(listed);
@@ -165,7 +170,11 @@ impl Connection {
             // The one before may have had the same address.
             self.source = None;
             self.source = self.parts.own_endpoint.remember(&self.netns, &stream, &self.conn);
-            self.server = Some(Side::new(stream));
+            let mut server = Side::new(stream);
+            if let Some(tunnel) = self.conn.tunnel() {
+                tunnel.dig(&mut server, self.parts.limits.header).await.map_err(End::Unreachable)?;
+            }
+            self.server = Some(server);
         }
         Ok(())
     }
@@ -200,8 +209,9 @@ impl Connection {
             }
         };
         if let Some(name) = &self.tls_name {
-            let destination = self.conn.destination;
-            let servers = server_names(&format!("{name}:{}", destination.port()), Some(destination));
+            let tunnel = self.conn.tunnel();
+            let port = tunnel.map_or(self.conn.destination.port(), Tunnel::port);
+            let servers = names(&self.conn, tunnel, &format!("{name}:{port}"));
             self.scene =
                 Scene { server: servers[0].as_str().into(), servers: servers.into(), ..self.scene.clone() };
         }
@@ -244,7 +254,7 @@ impl Connection {
                 self.agent.reset_on_close();
             }
             End::Refused | End::Malformed(_) => self.agent.linger().await,
-            End::AgentClosed | End::ServerClosed | End::Stopped | End::Drain => {}
+            End::AgentClosed | End::ServerClosed | End::Stopped | End::Drain | End::Tunnel(_) => {}
         }
         self.end = Some(end);
     }
@@ -254,12 +264,19 @@ impl Drop for Connection {
     /// Exactly one record and one count per connection, however it ends.
     fn drop(&mut self) {
         let end = self.end.take().unwrap_or(End::Drain);
+        self.record(&end);
+    }
+}
+
+impl Connection {
+    fn record(&mut self, end: &End) {
         if let Some(parked) = self.parked.take() {
             parked.withdraw(end.label(), None);
         }
         let agent = &self.conn.identity.agent;
-        let to_server = self.to_server + self.server.as_ref().map_or(0, |server| server.writer.written());
-        let to_agent = self.agent.writer.written();
+        let to_server = std::mem::take(&mut self.to_server)
+            + self.server.as_ref().map_or(0, |server| server.writer.take_written());
+        let to_agent = self.agent.writer.take_written();
         agent.metrics.bytes_to_server.inc_by(to_server);
         agent.metrics.bytes_to_agent.inc_by(to_agent);
         let class = match self.class {
@@ -292,6 +309,7 @@ impl Drop for Connection {
             who: (&self.conn.identity).into(),
             destination: self.conn.destination,
             class: class.label(),
+            tunnel: self.conn.tunnel().map(Tunnel::server),
             tls_name: self.tls_name.as_deref(),
             cause: end.label(),
             error: end.detail(),

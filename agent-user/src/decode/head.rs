@@ -130,13 +130,17 @@ pub fn parse_request(input: &[u8], limit: usize) -> Result<Option<RequestHead>, 
     let fields = Fields::read(request.headers, Syntax { head, version })?;
     let authority = target::read(method, target.as_bytes())?;
     target::host(fields.host, head)?;
+    let framing = fields.framing.unwrap_or(Framing::Empty);
+    if method == Method::Connect && !matches!(framing, Framing::Empty | Framing::Length(0)) {
+        return Err(Malformed::TunnelBody);
+    }
     Ok(Some(RequestHead {
         len: head.len(),
         method,
         target: Span::within(head, target.as_bytes()),
         authority: authority.map(|authority| Span::within(head, authority)),
         version,
-        framing: fields.framing.unwrap_or(Framing::Empty),
+        framing,
         media: fields.media,
         codings: fields.codings,
         foreign_charset: fields.foreign_charset,
@@ -374,6 +378,8 @@ mod tests {
         check("POST / HTTP/1.1\r\n: a\r\n\r\n", Malformed::Syntax);
         check("\r\nPOST / HTTP/1.1\r\n\r\n", Malformed::LeadingGarbage);
         check(" POST / HTTP/1.1\r\n\r\n", Malformed::LeadingGarbage);
+        check("CONNECT a:1 HTTP/1.1\r\nContent-Length: 1\r\n\r\n", Malformed::TunnelBody);
+        check("CONNECT a:1 HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", Malformed::TunnelBody);
         check("POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n", Malformed::ChunkedHttp10);
         check("GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n", Malformed::RepeatedHost);
         let garbage = parse_response(b"\0HTTP/1.1 200 OK\r\n\r\n", LIMIT, Method::Get);

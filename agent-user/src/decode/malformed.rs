@@ -37,6 +37,8 @@ pub enum Malformed {
     ChunkedHttp10,
     /// A target of none of the four forms (RFC 9112, section 3.2), or not of the one that its method wants.
     Target,
+    /// A CONNECT with a body: some readers take it for the first bytes in the tunnel.
+    TunnelBody,
     /// A `Host` that is more than a name and a port.
     Host,
     /// A tab around the value of a header that frames the message or names its server: not all readers trim it.
@@ -73,6 +75,7 @@ impl Malformed {
             Self::TransferEncoding => "transfer_encoding",
             Self::ChunkedHttp10 => "chunked_http10",
             Self::Target => "request_target",
+            Self::TunnelBody => "tunnel_body",
             Self::Host => "host",
             Self::TabAroundValue => "tab_around_value",
             Self::RepeatedHost => "repeated_host",

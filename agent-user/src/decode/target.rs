@@ -37,6 +37,7 @@ impl<'a> Authority<'a> {
             }
             name => {
                 !name.is_empty()
+                    && !is_odd_number(name)
                     && name.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(byte))
             }
         };
@@ -47,6 +48,17 @@ impl<'a> Authority<'a> {
     fn agrees(self, host: Self, default: Option<u16>) -> bool {
         self.name.eq_ignore_ascii_case(host.name) && self.port.or(default) == host.port.or(default)
     }
+}
+
+/// Whether resolvers take a name for a number, and so for an IPv4 address, that is not written as one.
+fn is_odd_number(name: &[u8]) -> bool {
+    let name = name.strip_suffix(b".").unwrap_or(name);
+    let last = name.rsplit(|byte| *byte == b'.').next().unwrap_or_default();
+    let is_number = last.iter().all(u8::is_ascii_digit)
+        || last.get(..2).is_some_and(|start| start.eq_ignore_ascii_case(b"0x"));
+    let is_address =
+        || std::str::from_utf8(name).is_ok_and(|name| name.parse::<core::net::Ipv4Addr>().is_ok());
+    is_number && !is_address()
 }
 
 fn port_of(digits: &[u8]) -> Option<u16> {
@@ -144,6 +156,8 @@ mod tests {
         check("bank.test", Some(("bank.test", None)));
         check("Bank_1.test.:8080", Some(("Bank_1.test.", Some(8080))));
         check("10.0.0.1:65535", Some(("10.0.0.1", Some(65535))));
+        check("10.0.0.1.", Some(("10.0.0.1.", None)));
+        check("0xa.test", Some(("0xa.test", None)));
         check("[fd77::2]", Some(("[fd77::2]", None)));
         check("[::ffff:10.0.0.1]:1", Some(("[::ffff:10.0.0.1]", Some(1))));
     }
@@ -151,6 +165,16 @@ mod tests {
     #[test]
     fn what_hides_a_name_is_none() {
         for text in [
+            "1",
+            "127.1",
+            "010.0.0.1",
+            "0x7f000001",
+            "10.0.0.0x1",
+            "2130706433:80",
+            "1.2.3.4.5",
+            "256.0.0.1",
+            ".",
+            "a..",
             "",
             ":80",
             "a:",

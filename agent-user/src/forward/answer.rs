@@ -93,6 +93,8 @@ pub enum Answered {
     /// The answer has come before the request had left whole; the agent may still be sending it.
     Early,
     /// What follows is not HTTP.
+    Upgraded,
+    /// What follows is what the agent has to say to a server that it reaches through a proxy.
     Tunnel,
 }
 
@@ -161,19 +163,21 @@ impl Relay<'_> {
         }
     }
 
-    /// What follows cannot be read: it is let through where opaque connections are, and the agent has asked for it.
+    /// What follows is not of this protocol, and the agent has asked for that. In a tunnel it is judged as it comes; what
+    /// cannot be read is let through where opaque connections are.
     async fn open_tunnel(&mut self, head: &ResponseHead) -> Result<Answered, End> {
         if !self.asked.may_tunnel {
             let refusal = Refusal::Guard(Guard::Undecodable("unsolicited_upgrade"));
             return Err(self.refuse(&refusal, Some(head.status)).await);
         }
-        if self.parts.defaults_of(self.conn).opaque == Bias::Deny {
+        let is_tunnel = self.asked.method == Method::Connect && head.status != 101;
+        if !is_tunnel && self.parts.defaults_of(self.conn).opaque == Bias::Deny {
             return Err(self.refuse(&Refusal::Guard(Guard::Opaque), Some(head.status)).await);
         }
         self.close_calls("none", Some("upgraded"), Some(head.status), 0);
         *self.begun = Begun::Partial;
         self.forward(head.len).await?;
-        Ok(Answered::Tunnel)
+        Ok(if is_tunnel { Answered::Tunnel } else { Answered::Upgraded })
     }
 
     /// Reads the final head, passing interim ones on (RFC 9110 section 15.2).

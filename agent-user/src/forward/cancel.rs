@@ -2,7 +2,6 @@
 //! its client is known by: the session, the version, whatever authorizes it.
 
 use std::io;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde_json::value::RawValue;
@@ -17,6 +16,7 @@ use crate::forward::dial::dial;
 use crate::forward::hold::{Held, Hold};
 use crate::forward::side::Side;
 use crate::kernel::netns::Netns;
+use crate::ledger::Conn;
 
 /// How long a server may take to answer one message.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
@@ -28,7 +28,8 @@ const LONGEST: usize = 1 << 20;
 pub struct Client<'a> {
     /// The head of that request.
     pub request: &'a [u8],
-    pub destination: SocketAddr,
+    /// Where that request was sent.
+    pub conn: &'a Conn,
     pub netns: &'a Netns,
     pub limits: &'a Limits,
 }
@@ -84,7 +85,10 @@ impl Client<'_> {
         let head = parse_request(self.request, self.limits.header).ok().flatten();
         let message = head.and_then(|head| self.message(&head, body, routing));
         let message = message.ok_or_else(|| invalid("the head of the request is lost"))?;
-        let mut side = Side::new(dial(self.netns, self.destination).await?);
+        let mut side = Side::new(dial(self.netns, self.conn.destination).await?);
+        if let Some(tunnel) = self.conn.tunnel() {
+            tunnel.dig(&mut side, self.limits.header).await?;
+        }
         side.writer.send(&message).await?;
         read_reply(&mut side, self.limits).await
     }

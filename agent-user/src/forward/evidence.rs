@@ -278,12 +278,7 @@ impl Teller {
                 else {
                     continue;
                 };
-                let client = Client {
-                    request: &request,
-                    destination: conn.destination,
-                    netns: &netns,
-                    limits: &parts.limits,
-                };
+                let client = Client { request: &request, conn: &conn, netns: &netns, limits: &parts.limits };
                 let outcome = match client.post(&message, None).await {
                     Ok(reply) => {
                         taken.extend((reply.status < 300).then(|| call.decision.clone()));

@@ -7,6 +7,7 @@
 pub mod answer;
 pub mod cancel;
 pub mod channel;
+pub mod connect;
 pub mod dial;
 pub mod evidence;
 pub mod hold;
@@ -22,8 +23,11 @@ pub mod task_cancel;
 pub mod tunnel;
 
 use std::io;
+use std::sync::Arc;
 
 use crate::decode::Malformed;
+
+use self::connect::Tunnel;
 
 /// Why a connection ended.
 #[derive(Debug)]
@@ -44,6 +48,8 @@ pub enum End {
     Stopped,
     /// The daemon is shutting down.
     Drain,
+    /// It goes on inside the tunnel of a proxy, as another connection.
+    Tunnel(Arc<Tunnel>),
 }
 
 impl End {
@@ -57,6 +63,7 @@ impl End {
             End::Refused => "refused",
             End::Stopped => "operator_stop",
             End::Drain => "drain",
+            End::Tunnel(_) => "tunnel",
         }
     }
 

@@ -53,12 +53,8 @@ impl Relay<'_> {
 
 impl Reply {
     async fn send(self) {
-        let client = Client {
-            request: &self.request,
-            destination: self.conn.destination,
-            netns: &self.netns,
-            limits: &self.limits,
-        };
+        let client =
+            Client { request: &self.request, conn: &self.conn, netns: &self.netns, limits: &self.limits };
         let outcome = match client.post(&self.message, None).await {
             Ok(reply) => format!("status {}", reply.status),
             Err(error) => error.to_string(),

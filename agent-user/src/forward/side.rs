@@ -158,9 +158,14 @@ impl Writer {
         if n == 0 { Err(io::ErrorKind::WriteZero.into()) } else { Ok(()) }
     }
 
-    /// Bytes written in the life of this side.
+    /// Bytes written so far.
     pub fn written(&self) -> u64 {
         self.written.load(Ordering::Relaxed)
+    }
+
+    /// Bytes written since this was asked last. From now on [`Writer::written`] counts from 0.
+    pub fn take_written(&self) -> u64 {
+        self.written.swap(0, Ordering::Relaxed)
     }
 
     /// Tells the peer that nothing more will come.

@@ -60,12 +60,8 @@ async fn cancel(parts: Arc<Parts>, stop: Arc<Stop>, task: Arc<Task>) {
 async fn ask(parts: &Parts, task: &Task, method: &str) -> std::io::Result<Reply> {
     // Not held between two questions: others wait for it. The semaphore is never closed.
     let _turn = task.conn.identity.agent.cancels.acquire().await;
-    let client = Client {
-        request: &task.request,
-        destination: task.conn.destination,
-        netns: &task.netns,
-        limits: &parts.limits,
-    };
+    let client =
+        Client { request: &task.request, conn: &task.conn, netns: &task.netns, limits: &parts.limits };
     // An id that no agent would choose: its answer goes nowhere else.
     let rpc_id = format!("interlock-{}", parts.decisions.next());
     let revision = task.call.revision;

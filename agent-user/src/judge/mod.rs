@@ -33,7 +33,7 @@ use self::target::authority;
 pub use self::answer::{Answer, Answering};
 pub use self::consent::{Consent, Question, Wait};
 pub use self::shown::notice_card;
-pub use self::target::{Target, server_names};
+pub use self::target::{Target, names, server_names};
 pub use self::unread::{is_refused, judge_opaque, judge_unread, refuse_bytes};
 
 /// What becomes of one request.

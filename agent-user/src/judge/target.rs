@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::decide::{Guard, Reach, Rules};
 use crate::decode::{Headers, RequestHead, mcp};
+use crate::forward::connect::Tunnel;
 use crate::ledger::{Conn, Scene, addresses};
 use crate::session::Session;
 use crate::user::{LastPrincipal, LastToken};
@@ -58,7 +59,7 @@ impl Target {
     }
 
     fn name(&mut self, conn: &Conn, host: &[u8]) {
-        let servers = server_names(&String::from_utf8_lossy(host), Some(conn.destination));
+        let servers = names(conn, conn.tunnel(), &String::from_utf8_lossy(host));
         self.server = servers[0].as_str().into();
         self.servers = servers.into();
         host.clone_into(&mut self.host);
@@ -123,6 +124,20 @@ pub fn server_names(named: &str, destination: Option<SocketAddr>) -> Vec<String>
         None => vec![name.to_owned()],
     };
     names.extend(destination.into_iter().flat_map(addresses));
+    names
+}
+
+/// Every name of the server that a connection leads to through a tunnel, if there is one: as it is named, as the proxy was
+/// told to find it, and the address of the proxy.
+pub fn names(conn: &Conn, tunnel: Option<&Tunnel>, named: &str) -> Vec<String> {
+    let Some(tunnel) = tunnel else { return server_names(named, Some(conn.destination)) };
+    let mut names = server_names(named, None);
+    for name in server_names(tunnel.server(), tunnel.address()).into_iter().chain(addresses(conn.destination))
+    {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
     names
 }
 

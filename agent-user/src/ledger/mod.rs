@@ -8,11 +8,12 @@ mod posted;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 
 use crate::decide::stop::{Level, Stop, Whom};
 use crate::decide::{Refusal, Rules, furthest};
 use crate::decode::RawId;
+use crate::forward::connect::Tunnel;
 use crate::identity::Identity;
 use crate::limits::Permit;
 pub use crate::phase::Phase;
@@ -34,6 +35,8 @@ pub struct Conn {
     pub wake: Notify,
     /// An MCP message or header was seen on it.
     mcp: AtomicBool,
+    /// The tunnel that it goes through, where its destination is a proxy.
+    tunnel: OnceLock<Arc<Tunnel>>,
     /// Its destination means something only where the agent is.
     apart: AtomicBool,
     /// The agent has closed its side.
@@ -85,6 +88,17 @@ impl Conn {
 
     pub fn mark_mcp(&self) {
         self.mcp.store(true, Ordering::Relaxed);
+    }
+
+    /// The tunnel that it goes through, where its destination is a proxy.
+    pub fn tunnel(&self) -> Option<&Tunnel> {
+        self.tunnel.get().map(|tunnel| &**tunnel)
+    }
+
+    /// It goes through a tunnel; nothing was said in it yet.
+    pub fn enter(&self, tunnel: Arc<Tunnel>) {
+        // It does so once.
+        let _ = self.tunnel.set(tunnel);
     }
 
     /// Whether its destination is in the agent's own network namespace: another agent that goes to the same address goes to
@@ -341,6 +355,7 @@ impl Ledger {
             destination,
             wake: Notify::new(),
             mcp: AtomicBool::new(false),
+            tunnel: OnceLock::new(),
             apart: AtomicBool::new(false),
             agent_left: AtomicBool::new(false),
             state: Mutex::new(state),

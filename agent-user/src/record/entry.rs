@@ -437,10 +437,13 @@ pub struct Connection<'a> {
     pub who: Who<'a>,
     pub destination: SocketAddr,
     pub class: &'static str,
+    /// The server at the end of a tunnel, where the destination is a proxy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tunnel: Option<&'a str>,
     /// The server that a TLS client has named (RFC 6066 section 3).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls_name: Option<&'a str>,
-    /// agent_closed | server_closed | network_error | operator_stop | drain | refused
+    /// agent_closed | server_closed | network_error | operator_stop | drain | refused | tunnel: goes on in one
     pub cause: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
