@@ -1,13 +1,15 @@
-//! Random rules files and messages, and random definitions of tools, for as long as `INTERLOCK_FUZZ_SECONDS` says (2 for each target where it does
+//! Random rules files and messages, random definitions of tools, and random streams of HTTP/1, for as long as `INTERLOCK_FUZZ_SECONDS` says (2 for each target where it does
 //! not): nothing panics, nothing takes long, the index over the rules never
-//! changes a decision, and fingerprints change with what is said and not with how it is spelled. `cargo xtask fuzz` runs
+//! changes a decision, fingerprints change with what is said and not with how it is spelled, and HTTP/1 reads the same in whatever pieces it comes. `cargo xtask fuzz` runs
 //! them longer, with another seed each time; a fault names its input, which is also in `target/tmp/fuzz-*.txt`, should it
 //! end the process.
 
 mod canonical;
+mod http;
 mod message;
 mod random;
 mod rules;
+mod streams;
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use interlock::author::check;
 use interlock::decide::policy::{Policy, PolicyFile};
+use interlock::decode::Method;
 use interlock::fingerprint::{Names, Surface, canonical_text, changes, compare, fingerprint, patch, smells};
 
 use self::canonical::Case;
@@ -141,4 +144,17 @@ fn definitions_that_are_none() {
             assert!(!differ(surface, text, text));
         },
     );
+}
+
+#[test]
+fn requests_in_pieces() {
+    fuzz("requests", streams::requests, |text, _| http::same_in_every_split(text, None));
+}
+
+#[test]
+fn responses_in_pieces() {
+    fuzz("responses", streams::responses, |text, random| {
+        let asked = [Method::Get, Method::Head, Method::Connect][random.below(3)];
+        http::same_in_every_split(text, Some(asked));
+    });
 }

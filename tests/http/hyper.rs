@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt as _, Empty};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -97,8 +97,10 @@ pub(crate) fn responses(method: &str, bytes: &[u8], ours: &Reading) -> Reading {
             let asking = sender.send_request(request.expect("a request"));
             let saying = async {
                 // The whole request is there first.
-                let mut asked = vec![0; 4096];
-                far.read(&mut asked).await.expect("a request");
+                let mut asked = BytesMut::new();
+                while !asked.ends_with(b"\r\n\r\n") {
+                    assert!(far.read_buf(&mut asked).await.expect("a request") > 0);
+                }
                 far.write_all(&bytes[at..end]).await.ok();
                 if end == bytes.len() {
                     far.shutdown().await.ok();

@@ -7,13 +7,18 @@
 mod hyper;
 mod nginx;
 mod ours;
+#[path = "../fuzz/random.rs"]
+mod random;
 mod reading;
 mod requests;
 mod responses;
+#[path = "../fuzz/streams.rs"]
+mod streams;
 
 use std::collections::BTreeSet;
 
 use self::nginx::Nginx;
+use self::random::Random;
 use self::reading::{End, Reading};
 
 /// Where somebody reads otherwise than we do, and why that harms nobody: row, who, why.
@@ -153,4 +158,62 @@ fn nginx_reads_the_responses_that_pass_as_we_do() {
         }
     }
     sheet.end(&["nginx", "all"]);
+}
+
+/// Far more than the corpora have, in two seconds.
+const STREAMS: usize = 20_000;
+
+/// Someone reads random streams: what passes as we do, or not at all.
+fn agrees_at_random(
+    made: impl Fn(&mut Random) -> String,
+    ours: impl Fn(&[u8]) -> Reading,
+    theirs: impl Fn(&[u8], &Reading) -> Reading,
+) {
+    let (mut random, mut read) = (Random::new(0x9e37_79b9_7f4a_7c15), 0);
+    for _ in 0..STREAMS {
+        let text = made(&mut random);
+        let ours = ours(text.as_bytes());
+        if ours.messages.is_empty() {
+            continue;
+        }
+        let passed = &text.as_bytes()[..ours.passed];
+        let theirs = theirs(passed, &ours);
+        let seen = theirs.messages.len();
+        let is_same = ours.messages.get(..seen) == Some(&theirs.messages[..])
+            && (seen == ours.messages.len() || theirs.end != End::Clean);
+        assert!(is_same, "of {}\n    ours {ours:?}\n    theirs {theirs:?}", passed.escape_ascii());
+        read += seen;
+    }
+    assert!(read > STREAMS / 10, "only {read} messages were read");
+}
+
+#[test]
+fn hyper_reads_random_requests_that_pass_as_we_do() {
+    agrees_at_random(streams::requests, ours::requests, |bytes, _| hyper::requests(bytes));
+}
+
+#[test]
+fn hyper_reads_random_responses_that_pass_as_we_do() {
+    let ours = |bytes: &[u8]| ours::responses("GET", bytes);
+    agrees_at_random(streams::responses, ours, |bytes, ours| hyper::responses("GET", bytes, ours));
+}
+
+#[test]
+#[cfg_attr(not(feature = "root-tests"), ignore = "needs nginx")]
+fn nginx_reads_random_requests_that_pass_as_we_do() {
+    let nginx = Nginx::start();
+    agrees_at_random(streams::requests, ours::requests, |bytes, _| nginx.requests(bytes));
+}
+
+#[test]
+#[cfg_attr(not(feature = "root-tests"), ignore = "needs nginx")]
+fn nginx_reads_random_responses_that_pass_as_we_do() {
+    let nginx = Nginx::start();
+    // One at a time, and none that it takes for the last answer though it is not (`responses::EXCEPTIONS`).
+    let interim = |bytes: &[u8]| bytes.get(9..11) == Some(b"10");
+    let ours = |bytes: &[u8]| {
+        let whole = ours::responses("GET", bytes);
+        if interim(bytes) { Reading::new(Vec::new(), End::Clean) } else { whole.first() }
+    };
+    agrees_at_random(streams::responses, ours, |bytes, _| nginx.response("GET", bytes));
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask fuzz`: random rules files, messages and definitions of tools for a while; `cargo xtask test` has a short run of the same.
+//! `cargo xtask fuzz`: random rules files, messages, definitions of tools and streams of HTTP/1 for a while; `cargo xtask test` has a short run of the same.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
