@@ -128,10 +128,17 @@ fn payload<'a>(scanner: &mut Scanner<'a>) -> Result<Payload<'a>, Undecodable> {
 
 fn batch<'a>(scanner: &mut Scanner<'a>) -> Result<Payload<'a>, Undecodable> {
     let mut messages = Vec::new();
-    let mut others = false;
+    let (mut others, mut is_nested) = (false, false);
     scanner.array(|scanner| {
-        let element =
-            if scanner.peek() == Some(b'{') { message(scanner)? } else { scanner.skip().map(|()| None)? };
+        let element = match scanner.peek() {
+            Some(b'{') => message(scanner)?,
+            // No batch has a batch in it, but a lenient server may flatten it.
+            Some(b'[') => {
+                is_nested |= has_messages(scanner)?;
+                None
+            }
+            _ => scanner.skip().map(|()| None)?,
+        };
         match element {
             Some(_) if messages.len() == MAX_BATCH => return Err(Stop::BatchTooLong),
             Some(message) => messages.push(message),
@@ -144,11 +151,24 @@ fn batch<'a>(scanner: &mut Scanner<'a>) -> Result<Payload<'a>, Undecodable> {
     if !requests.filter_map(Message::id).all(|id| ids.insert(id.loose_key())) {
         scanner.blame(Undecodable::DuplicateId);
     }
-    match (messages.is_empty(), others) {
+    match (messages.is_empty() && !is_nested, others) {
         (true, _) => Ok(Payload::NotJsonRpc),
         (false, true) => Err(Undecodable::BatchElement),
         (false, false) => Ok(Payload::Batch(messages)),
     }
+}
+
+/// Skips an array; whether a message is among its elements.
+fn has_messages(scanner: &mut Scanner<'_>) -> Result<bool, Stop> {
+    let mut found = false;
+    scanner.array(|scanner| {
+        match scanner.peek() {
+            Some(b'{') => found |= message(scanner)?.is_some(),
+            _ => scanner.skip()?,
+        }
+        Ok(())
+    })?;
+    Ok(found)
 }
 
 /// Reads an object; `None` if it is no JSON-RPC.
@@ -435,6 +455,9 @@ mod tests {
         check_refused(&format!("[{ping},1]"), Undecodable::BatchElement);
         check_refused(&format!("[{{}},{ping}]"), Undecodable::BatchElement);
         check_refused(&format!("[[],{ping}]"), Undecodable::BatchElement);
+        check_refused(&format!("[[{{}},{ping}]]"), Undecodable::BatchElement);
+        check_refused(&format!("[[],[1,{blocked}]]"), Undecodable::BatchElement);
+        check_passes(r#"[[{"method":"GET"},[1]],[]]"#);
         check_refused(&format!("[{}]", vec![ping; MAX_BATCH + 1].join(",")), Undecodable::BatchTooLong);
     }
 
