@@ -116,3 +116,82 @@ fn agent_that_expects_100_continue_gets_one() {
     let sized = format!("content-length: {}", json.len());
     assert_eq!(expecting(&sized, true, json), [100, 103, 200], "held");
 }
+
+#[test]
+#[cfg_attr(not(feature = "root-tests"), ignore = "needs root and BPF")]
+fn answers_of_every_kind_arrive_byte_for_byte() {
+    let world = World::new();
+    let _daemon = Daemon::start(&world, NO_TRANSFERS);
+    let answers: [(&str, &[u8]); 9] = [
+        ("HEAD", b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n"),
+        ("HEAD", b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"),
+        ("GET", b"HTTP/1.1 204 No Content\r\n\r\n"),
+        ("GET", b"HTTP/1.1 304 Not Modified\r\ncontent-length: 5\r\netag: x\r\n\r\n"),
+        ("GET", b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\nHTTP/1.1 200\r\ncontent-length: 2\r\n\r\nok"),
+        ("PUT", b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2;a=\"b\"\r\nok\r\n0;c\r\nx-sum: 1\r\n\r\n"),
+        ("OPTIONS", b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"),
+        ("QUERY", b"HTTP/1.1 404 Nothing\r\ncontent-length: 3\r\n\r\nno!"),
+        ("GET", b"HTTP/1.1 200 OK\r\n\r\nto the end"),
+    ];
+    let server = RawServer::talks(&world, move |talk| {
+        let mut asked = String::new();
+        for (_, answer) in answers {
+            // Pipelined, they may all be there.
+            while !asked.contains("\r\n\r\n") {
+                let more = talk.read()?.ok_or(io::ErrorKind::UnexpectedEof)?;
+                asked += &String::from_utf8_lossy(&more);
+            }
+            asked = asked.split_once("\r\n\r\n").map(|(_, rest)| rest.to_owned()).unwrap_or_default();
+            talk.write_in(7, answer)?;
+        }
+        Ok(())
+    });
+    let requests: String = answers.iter().map(|(method, _)| get("/a").replacen("GET", method, 1)).collect();
+    let expected: Vec<u8> = answers.iter().flat_map(|(_, answer)| answer.iter().copied()).collect();
+    let mut agent = RawAgent::start(&world, "coder");
+    for piece in [1, 50, usize::MAX] {
+        let before = server.bytes().len();
+        let mut conn = agent.open(server.address()).expect("a connection");
+        agent.send_in(piece, &conn, requests.as_bytes()).expect("send");
+        let got = agent.to_end(&mut conn).expect("an orderly end");
+        assert_eq!(
+            got.escape_ascii().to_string(),
+            expected.escape_ascii().to_string(),
+            "in pieces of {piece}"
+        );
+        assert_eq!(server.bytes()[before..], *requests.as_bytes());
+    }
+}
+
+#[test]
+#[cfg_attr(not(feature = "root-tests"), ignore = "needs root and BPF")]
+fn answer_that_comes_before_the_request_has_left_arrives() {
+    let world = World::new();
+    let _daemon = Daemon::start(&world, NO_RULES);
+    let server = RawServer::talks(&world, |talk| {
+        talk.read_to("\r\n\r\n")?;
+        talk.write(b"HTTP/1.1 413 Too Large\r\ncontent-length: 2\r\n\r\nno")
+    });
+    let mut agent = RawAgent::start(&world, "coder");
+    let mut conn = agent.open(server.address()).expect("a connection");
+    agent
+        .send(&conn, b"PUT /a HTTP/1.1\r\nhost: a\r\ncontent-length: 9000000\r\n\r\nPK\x03\x04 and more")
+        .expect("send");
+    let answer = agent.message(&mut conn).expect("the answer");
+    assert_eq!((answer.status(), &*answer.text()), (413, "no"));
+    assert_eq!(agent.to_end(&mut conn).expect("and an orderly end"), b"");
+}
+
+#[test]
+#[cfg_attr(not(feature = "root-tests"), ignore = "needs root and BPF")]
+fn http_2_is_no_way_around() {
+    let world = World::new();
+    let daemon = Daemon::start(&world, "version: 1\ndefaults: {opaque: deny}\n");
+    let server = paths(&world);
+    let mut agent = RawAgent::start(&world, "coder");
+    let mut conn = agent.open(server.address()).expect("a connection");
+    agent.send(&conn, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").expect("send");
+    assert!(agent.to_end(&mut conn).is_err(), "it is cut");
+    daemon.records().wait("decision", "a refusal", |record: &Value| record["verdict"] == "deny");
+    assert_eq!(server.bytes(), b"");
+}

@@ -4,6 +4,7 @@
 
 mod agents;
 mod approvals;
+mod captured;
 mod causes;
 mod codings;
 mod drift;
@@ -11,6 +12,7 @@ mod executables;
 mod fates;
 mod honest;
 mod hostile;
+mod hostile_json;
 mod hostile_stops;
 mod http1;
 mod levels;
