@@ -293,8 +293,8 @@ impl Connection {
         self.channel = None;
         match result {
             Err(End::ServerClosed) if self.progress.agent_ended => Err(End::AgentClosed),
-            // An early answer leaves a body that nobody will read.
             Ok(answered @ (Answered::Tunnel | Answered::Upgraded)) => Ok(answered),
+            // An early answer leaves a body that nobody will read.
             Ok(_) if !self.progress.sent => Ok(Answered::Early),
             result => result,
         }

@@ -83,7 +83,8 @@ impl Reading {
     }
 }
 
-/// Enough of a content to tell whether any server could read it as JSON: its first four bytes after white space.
+/// Enough of a content to tell whether any server could read it as JSON: up to four bytes after white space, and 0xff for
+/// those that nobody needs.
 type Start = [u8; 4];
 
 /// Whether some server reads such a content as JSON: in UTF-8, with a byte order mark, or in UTF-16 or UTF-32, which
@@ -199,8 +200,15 @@ impl Beginning {
         }
     }
 
+    /// Whether more bytes would tell more: an agent may say nothing else before it has an answer.
     fn is_whole(&self) -> bool {
-        self.bytes.len() == 4
+        let needed = match self.bytes.first() {
+            Some(0) | None => 4,
+            Some(0xef) => 3,
+            Some(0xfe | 0xff) => 2,
+            Some(_) => 1,
+        };
+        self.bytes.len() == needed
     }
 
     fn start(&self) -> Start {
@@ -308,11 +316,11 @@ mod tests {
         let coded = writer.finish().unwrap();
         for pieces in [1, 2, 5, 1000] {
             let (start, at) = found("gzip", &coded, pieces);
-            assert_eq!(start, Ok(*b"{\"a\""));
+            assert_eq!(start, Ok(*b"{\xff\xff\xff"));
             assert!(at < flushed + pieces, "{at} of {flushed}");
         }
         assert_eq!(found("gzip", b"{\"a\":1}", 1).0, Err(Fault::Corrupt));
-        assert_eq!(found("x", &coded, 1), (Err(Fault::Unknown), 4));
+        assert_eq!(found("x", &coded, 1), (Err(Fault::Unknown), 1));
         assert_eq!(found("gzip, gzip", &coded, 1).0, Err(Fault::Corrupt));
         assert_eq!(found("gzip", &coded[..12], 1), (Ok([0xff; 4]), 12));
 
@@ -320,7 +328,7 @@ mod tests {
         writer.write_all(&[b'{'; 5 << 20]).unwrap();
         assert_eq!(
             found("gzip", &writer.finish().unwrap(), usize::MAX).0,
-            Ok([b'{'; 4]),
+            Ok(*b"{\xff\xff\xff"),
             "no more is decoded"
         );
     }
@@ -339,6 +347,24 @@ mod tests {
         let limits = Limits { message: 1000, ..Limits::default() };
         let reading = read(&mut side, &parsed, &limits, &mut false).await;
         assert!(matches!(reading, Ok(Reading::Oversized)), "{reading:?}");
+    }
+
+    #[test]
+    fn no_more_of_a_content_is_awaited_than_is_needed() {
+        let check = |content: &[u8], needed: usize| {
+            let mut beginning = Beginning::default();
+            let whole = content.iter().position(|byte| {
+                beginning.take(&[*byte]);
+                beginning.is_whole()
+            });
+            assert_eq!(whole, Some(needed - 1), "{content:?}");
+        };
+        check(b"PK", 1);
+        check(b" {\"a\"", 2);
+        check(b"\xef\xbb\xbf{", 3);
+        check(b"\xff\xfe{\0", 2);
+        check(b"\0\0\0{", 4);
+        check(b"\0{\0\"", 4);
     }
 
     #[test]
