@@ -25,6 +25,7 @@ use crate::limits::Limits as Counts;
 use crate::record::entry::{Decision, Entry};
 use crate::record::log::Log;
 use crate::record::metrics::Metrics;
+use crate::room::Room;
 use crate::rounds::Rounds;
 use crate::tasks::Tasks;
 use crate::tripwires::Tripwires;
@@ -43,6 +44,10 @@ pub struct Parts {
     pub metrics: Arc<Metrics>,
     pub decisions: Ids,
     pub limits: Limits,
+    /// Calls of one stream that may be without an answer (HTTP+SSE).
+    pub unanswered: usize,
+    /// Bytes of messages that are held.
+    pub memory: Arc<Room>,
     pub workflow: Arc<Extractors>,
     pub arguments: Arguments,
     pub evidence_window: Duration,

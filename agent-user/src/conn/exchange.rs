@@ -1,5 +1,6 @@
 //! One HTTP request and its answer: read, judge, refuse or forward.
 
+use std::io;
 use std::time::Instant;
 
 use bytes::Buf;
@@ -44,6 +45,16 @@ pub(super) struct Progress {
 impl Connection {
     /// HTTP/1.1: one exchange after the other until one side closes.
     pub(super) async fn http(&mut self) -> Result<End, End> {
+        match self.exchanges().await {
+            Err(End::Full(full)) if self.begun == Begun::Nothing => {
+                self.refuse_bytes("503 Service Unavailable", Guard::Full(full)).await?;
+                Err(End::Full(full))
+            }
+            result => result,
+        }
+    }
+
+    async fn exchanges(&mut self) -> Result<End, End> {
         if self.class.is_none() {
             self.classify(Class::Http);
         }
@@ -78,14 +89,14 @@ impl Connection {
         self.progress = Progress::default();
         self.posting = None;
         self.conn.end();
-        self.agent.reader.rest();
+        give_back(&mut self.agent.reader);
         if self.request.capacity() > KEPT_HEAD {
             self.request = Vec::new();
         }
         match &mut self.server {
             // Bytes that answer no question must not become the answer to the next one.
             Some(server) if !server.reader.buffer.is_empty() => self.leave_server(),
-            Some(server) => server.reader.rest(),
+            Some(server) => give_back(&mut server.reader),
             None => {}
         }
     }
@@ -242,6 +253,9 @@ impl Connection {
         };
         self.conn.set_phase(if has_calls { Phase::Sending } else { Phase::Open });
         let replaced = replaced.filter(|_| len.is_some());
+        // Of the content as it came no more is needed.
+        let edited = replaced.as_ref().map_or(0, |replaced| replaced.head.len() + replaced.content.len());
+        self.agent.reader.made(edited).map_err(End::agent)?;
         let request = Request {
             ready: len.unwrap_or(head.len),
             replaced: replaced.map(|replaced| with_content(&replaced.head, &replaced.content)),
@@ -316,6 +330,12 @@ impl Connection {
     }
 }
 
+fn give_back(reader: &mut Reader) {
+    // Nothing is always within the bounds.
+    let _ = reader.made(0);
+    reader.rest();
+}
+
 /// A request with this head and another content.
 fn with_content(head: &[u8], content: &[u8]) -> Vec<u8> {
     [&rewrite_head(head, Framing::Length(content.len() as u64)), content].concat()
@@ -369,6 +389,8 @@ impl Request {
                     break;
                 }
                 Ok(_) => {}
+                // The next one can wait.
+                Err(error) if error.kind() == io::ErrorKind::OutOfMemory => break,
                 Err(error) => return End::agent(error),
             }
         }
@@ -385,7 +407,7 @@ impl Request {
         server.send(ready).await.map_err(|_| Undelivered::Server)?;
         self.replaced = None;
         agent.buffer.advance(self.ready);
-        agent.rest();
+        give_back(agent);
         progress.unsent = progress.unsent.map(|_| 0);
         let mut body = self.rest.clone();
         while !body.is_done() {
@@ -425,6 +447,7 @@ mod tests {
 
     use super::*;
     use crate::forward::side::Side;
+    use crate::room::Share;
 
     const ASKED: &str = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 7\r\n\r\n[1,2,3]";
     const NEXT: &[u8] = b"GET / HTTP/1.1\r\n";
@@ -432,7 +455,7 @@ mod tests {
     async fn pair() -> (Side, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (near, far) = tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
-        (Side::new(near.unwrap()), far.unwrap().0)
+        (Side::new(near.unwrap(), Share::default()), far.unwrap().0)
     }
 
     /// An agent that has sent the request and the beginning of the next one, and its request edited to another content.

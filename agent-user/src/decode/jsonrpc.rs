@@ -92,6 +92,7 @@ pub enum IdKind {
 pub fn decode<'a>(bytes: &'a [u8], limits: &Limits) -> Result<Payload<'a>, Undecodable> {
     let mut scanner = Scanner::new(bytes, limits.depth)?;
     let first = payload(&mut scanner)?;
+    check_names(&first, limits.name)?;
     let is_message = first != Payload::NotJsonRpc;
     let mut separated = scanner.space();
     while !scanner.at_end() {
@@ -108,6 +109,20 @@ pub fn decode<'a>(bytes: &'a [u8], limits: &Limits) -> Result<Payload<'a>, Undec
         separated = scanner.space();
     }
     Ok(first)
+}
+
+/// Ids and methods are kept while a message is in flight, and are in its record.
+fn check_names(payload: &Payload<'_>, limit: usize) -> Result<(), Undecodable> {
+    let messages = match payload {
+        Payload::Single(message) => std::slice::from_ref(message),
+        Payload::Batch(messages) => messages,
+        Payload::NotJsonRpc => return Ok(()),
+    };
+    let is_short = |message: &Message<'_>| {
+        message.id().is_none_or(|id| id.raw.len() <= limit)
+            && message.method().is_none_or(|method| method.len() <= limit)
+    };
+    if messages.iter().all(is_short) { Ok(()) } else { Err(Undecodable::NameTooLong) }
 }
 
 fn payload<'a>(scanner: &mut Scanner<'a>) -> Result<Payload<'a>, Undecodable> {

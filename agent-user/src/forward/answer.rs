@@ -130,6 +130,19 @@ impl Relay<'_> {
             Err(End::Malformed(fault)) if *self.begun == Begun::Nothing || self.stream.is_waiting() => {
                 Err(self.refuse(&Refusal::Guard(Guard::Undecodable(fault.label())), None).await)
             }
+            result => self.or_full(result).await,
+        }
+    }
+
+    /// Where there is no memory for what a server says, its agent is told.
+    pub(super) async fn or_full<T>(&mut self, result: Result<T, End>) -> Result<T, End> {
+        match result {
+            Err(End::Full(full)) if *self.begun == Begun::Nothing || self.stream.is_waiting() => {
+                Err(self.refuse(&Refusal::Guard(Guard::Full(full)), None).await)
+            }
+            Err(End::Full(full)) if *self.begun == Begun::Stream => {
+                Err(self.refuse_rest(Guard::Full(full)).await)
+            }
             result => result,
         }
     }
@@ -257,6 +270,7 @@ impl Relay<'_> {
         self.conn.set_phase(Phase::Answering);
         *self.begun = Begun::Partial;
         let Edit::Replace(json) = edit else { return self.forward(len).await };
+        self.server.made(json.capacity()).map_err(End::server)?;
         let framing = Framing::Length(json.len() as u64);
         let replaced = [rewrite_head(&self.server.buffer[..head.len], framing), json].concat();
         self.agent.send(&replaced).await.map_err(End::agent)?;
@@ -289,14 +303,20 @@ impl Relay<'_> {
         let content = loop {
             match held.advance(&self.server.buffer).map_err(End::Malformed)? {
                 Held::Done(content) => break content,
-                Held::More(expected) => match self.more(expected).await {
-                    Err(End::ServerClosed) if head.framing == Framing::UntilClose => break held.content(),
-                    result => result?,
-                },
+                Held::More(expected) => {
+                    self.server.made(held.joined()).map_err(End::server)?;
+                    match self.more(expected).await {
+                        Err(End::ServerClosed) if head.framing == Framing::UntilClose => {
+                            break held.content();
+                        }
+                        result => result?,
+                    }
+                }
                 Held::Oversized => return Ok(Err(Guard::Oversized { limit: limits.message })),
             }
         };
         let content = content.undone(head.codings, &self.server.buffer, &limits);
+        self.server.made(content.as_ref().map_or(0, Content::held)).map_err(End::server)?;
         Ok(content.map(|content| (content, held.at)).map_err(|fault| hold::guard(fault, limits.message)))
     }
 
@@ -435,7 +455,8 @@ impl Relay<'_> {
         let begin = |id, call: &Call| {
             let scene = self.conn.scene();
             let (netns, request) = (Arc::clone(self.netns), self.client().to_vec());
-            Task { id, call: call.clone(), scene, conn: Arc::clone(self.conn), netns, request }
+            let held = self.parts.memory.take(&self.conn.identity.agent.memory, request.len()).ok()?;
+            Some(Task { id, call: call.clone(), scene, conn: Arc::clone(self.conn), netns, request, held })
         };
         if let Some(round) = call.and_then(|call| call.round) {
             self.parts.rounds.learn(self.conn.identity.agent.number, round, message);

@@ -17,6 +17,7 @@ use crate::forward::dial::dial;
 use crate::forward::hold::{Held, Hold};
 use crate::forward::side::Side;
 use crate::kernel::netns::Netns;
+use crate::room::Share;
 
 /// How long a server may take to answer one message.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
@@ -84,7 +85,7 @@ impl Client<'_> {
         let head = parse_request(self.request, self.limits.header).ok().flatten();
         let message = head.and_then(|head| self.message(&head, body, routing));
         let message = message.ok_or_else(|| invalid("the head of the request is lost"))?;
-        let mut side = Side::new(dial(self.netns, self.destination).await?);
+        let mut side = Side::new(dial(self.netns, self.destination).await?, Share::default());
         side.writer.send(&message).await?;
         read_reply(&mut side, self.limits).await
     }

@@ -35,7 +35,10 @@ pub async fn read(agent: &mut Side, head: &RequestHead, limits: &Limits) -> Resu
             Some(found) => break found,
             // A coding can have much that is no content, such as a name in its header.
             None if opening.at - head.len > limits.message => return Ok(Reading::Oversized),
-            None => more(agent, &mut asked, 0).await?,
+            None => {
+                agent.reader.made(opening.held()).map_err(End::agent)?;
+                more(agent, &mut asked, 0).await?;
+            }
         }
     };
     let (raw, start) = match opening {
@@ -59,10 +62,15 @@ pub async fn read(agent: &mut Side, head: &RequestHead, limits: &Limits) -> Resu
         match hold.advance(&agent.reader.buffer).map_err(End::Malformed)? {
             Held::Done(content) => break content,
             Held::Oversized => return Ok(Reading::Oversized),
-            Held::More(expected) => more(agent, &mut asked, expected).await?,
+            Held::More(expected) => {
+                agent.reader.made(hold.joined()).map_err(End::agent)?;
+                more(agent, &mut asked, expected).await?;
+            }
         }
     };
-    Ok(match content.undone(head.codings, &agent.reader.buffer, limits) {
+    let content = content.undone(head.codings, &agent.reader.buffer, limits);
+    agent.reader.made(content.as_ref().map_or(0, Content::held)).map_err(End::agent)?;
+    Ok(match content {
         Ok(content) if is_json => Reading::Whole { len: hold.at, content },
         Ok(_) => Reading::Head,
         Err(fault) => Reading::of(fault),
@@ -154,6 +162,14 @@ impl Opening {
         }
     }
 
+    /// Bytes that are held to undo the codings.
+    fn held(&self) -> usize {
+        match &self.decoded {
+            Some((Ok(decoder), _)) => decoder.held(),
+            _ => 0,
+        }
+    }
+
     fn found(&self) -> Found {
         let raw = self.raw.start();
         match &self.decoded {
@@ -226,6 +242,7 @@ mod tests {
     use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
+    use crate::room::Share;
 
     #[track_caller]
     fn check(content: &[u8], expect: bool) {
@@ -309,7 +326,7 @@ mod tests {
     async fn a_coding_without_content_is_not_held_for_ever() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (near, far) = tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
-        let (mut side, mut far) = (Side::new(near.unwrap()), far.unwrap().0);
+        let (mut side, mut far) = (Side::new(near.unwrap(), Share::default()), far.unwrap().0);
         let head = b"POST / HTTP/1.1\r\nContent-Encoding: gzip\r\nContent-Length: 9000\r\n\r\n";
         let name = [&b"\x1f\x8b\x08\x08\0\0\0\0\0\0"[..], &[b'a'; 2000]].concat();
         far.write_all(&[&head[..], &name].concat()).await.unwrap();

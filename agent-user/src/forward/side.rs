@@ -12,6 +12,8 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
+use crate::room::{FREE, Full, Share};
+
 /// Room made for a read when nothing says how much will come.
 const CHUNK: usize = 16 * 1024;
 /// A half-dead peer is found after `KEEPALIVE_IDLE` plus `KEEPALIVE_PROBES` times `KEEPALIVE_EVERY`.
@@ -35,6 +37,8 @@ pub struct Reader {
     socket: OwnedReadHalf,
     /// Bytes read and not yet used. Empty and without memory while the connection is idle.
     pub buffer: BytesMut,
+    /// What it and what is made of it take of the room for messages.
+    share: Share,
 }
 
 /// The writing half and how much it has written.
@@ -47,7 +51,7 @@ pub struct Writer {
 
 impl Side {
     /// Takes over a socket: no delay (small frames must leave at once), keepalive (half-dead peers are found).
-    pub fn new(stream: TcpStream) -> Side {
+    pub fn new(stream: TcpStream, share: Share) -> Side {
         let socket = SockRef::from(&stream);
         let keepalive = TcpKeepalive::new()
             .with_time(KEEPALIVE_IDLE)
@@ -58,7 +62,7 @@ impl Side {
         let _ = socket.set_tcp_keepalive(&keepalive);
         let (reader, writer) = stream.into_split();
         Side {
-            reader: Reader { socket: reader, buffer: BytesMut::new() },
+            reader: Reader { socket: reader, buffer: BytesMut::new(), share },
             writer: Writer { socket: Some(writer), written: AtomicU64::new(0) },
         }
     }
@@ -94,7 +98,8 @@ impl Side {
 }
 
 impl Reader {
-    /// Reads more bytes to the end of the buffer; 0 is the end of the stream. Cancelling loses nothing.
+    /// Reads more bytes to the end of the buffer; 0 is the end of the stream. Cancelling loses nothing. An error that is a
+    /// [`Full`]: there is no room for more.
     pub async fn fill(&mut self) -> io::Result<usize> {
         self.fill_for(0).await
     }
@@ -109,6 +114,7 @@ impl Reader {
         if self.buffer.is_empty() {
             self.buffer.reserve(CHUNK);
         }
+        self.share.buffer_has(self.buffer.capacity()).map_err(no_room)?;
         self.socket.read_buf(&mut self.buffer).await
     }
 
@@ -125,11 +131,22 @@ impl Reader {
         Ok(())
     }
 
-    /// Gives the memory back between messages.
+    /// So many bytes are held that were made of what was read: decoded, joined or edited. An error is a [`Full`].
+    pub fn made(&mut self, bytes: usize) -> io::Result<()> {
+        self.share.made(bytes).map_err(no_room)
+    }
+
+    /// Gives the memory back between messages, but for the beginning of the next one.
     pub fn rest(&mut self) {
         if self.buffer.is_empty() {
             self.buffer = BytesMut::new();
+        } else if self.share.buffer() > FREE && self.buffer.len() <= FREE {
+            // What is used up at its front would be kept with it.
+            self.buffer = BytesMut::from(&self.buffer[..]);
+        } else {
+            return;
         }
+        self.share.buffer_is_back(self.buffer.capacity());
     }
 }
 
@@ -169,6 +186,10 @@ impl Writer {
     }
 }
 
+fn no_room(full: Full) -> io::Error {
+    io::Error::new(io::ErrorKind::OutOfMemory, full)
+}
+
 #[cfg(test)]
 mod tests {
     use tokio::net::TcpListener;
@@ -179,7 +200,7 @@ mod tests {
     async fn hangup_is_seen_behind_bytes_that_nobody_reads() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (near, far) = tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
-        let (mut side, mut far) = (Side::new(near.unwrap()), far.unwrap().0);
+        let (mut side, mut far) = (Side::new(near.unwrap(), Share::default()), far.unwrap().0);
         let within = Duration::from_millis(50);
         far.write_all(b"first").await.unwrap();
         assert!(timeout(within, side.reader.hangup()).await.is_err());

@@ -50,6 +50,7 @@ impl Relay<'_> {
                 }
                 (Ok(()), Ok(())) => {}
             }
+            self.server.made(self.stream.held()).map_err(End::server)?;
             if self.stream.has_more() {
                 // A small input can be much to decode: others, and stops, have their turn.
                 yield_now().await;
@@ -167,7 +168,7 @@ impl Relay<'_> {
     }
 
     /// Ends the stream where it cannot be read on.
-    async fn refuse_rest(&mut self, guard: Guard) -> End {
+    pub(super) async fn refuse_rest(&mut self, guard: Guard) -> End {
         let refusal = Refusal::Guard(guard);
         let calls = self.conn.end();
         for call in &calls {
