@@ -106,8 +106,27 @@ impl Process {
 
     /// The most memory it has had, in KiB.
     pub fn peak_kib(&self) -> u64 {
+        self.status_kib("VmHWM:")
+    }
+
+    /// The memory it has now, in KiB.
+    pub fn resident_kib(&self) -> u64 {
+        self.status_kib("VmRSS:")
+    }
+
+    /// Lets the most memory it has had begin anew.
+    pub fn reset_peak(&self) {
+        fs::write(format!("/proc/{}/clear_refs", self.pid()), "5").expect("it runs");
+    }
+
+    /// How many files it has open.
+    pub fn files(&self) -> usize {
+        fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("it runs").count()
+    }
+
+    fn status_kib(&self, name: &str) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("it runs");
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a line of that name");
         line.trim().trim_end_matches(" kB").parse().expect("a number of KiB")
     }
 

@@ -4,6 +4,7 @@
 
 mod agents;
 mod approvals;
+mod bounds;
 mod causes;
 mod codings;
 mod drift;
