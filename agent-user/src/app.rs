@@ -22,7 +22,7 @@ use crate::fleet::node::Follower;
 use crate::fleet::policies::Policies;
 use crate::forward::own::OwnEndpoint;
 use crate::hold::Hold;
-use crate::kernel::{Kernel, cgroup};
+use crate::kernel::{Kernel, allocator, cgroup};
 use crate::kubernetes::{self, Directory};
 use crate::ledger::Ledger;
 use crate::limits::Limits as Counts;
@@ -57,6 +57,7 @@ pub fn run(config: &Config, rules: Option<Loaded>) -> Result<()> {
     let policies = node.is_some().then(|| Arc::new(Policies::load(&config.state_dir)));
     let rules = rules.unwrap_or_default();
     let policy = reload::join(&rules.file, policies.as_deref())?;
+    allocator::give_large_buffers_back();
     let files = raise_file_limit();
     let state = Arc::new(State::load(&config.state_dir)?);
     let socket = control::bind(&config.runtime_dir)?;
@@ -92,6 +93,7 @@ pub fn run(config: &Config, rules: Option<Loaded>) -> Result<()> {
         ledger: Arc::new(Ledger::default()),
         decisions: Ids::new("d"),
         limits: config.limits.decode(),
+        keepalive: config.keepalive.of_sockets(),
         unanswered: config.limits.unanswered,
         memory: Arc::new(Room::new(What::Memory, memory, memory_per_agent)),
         workflow: Arc::new(Extractors::compile(&config.workflow)),

@@ -17,6 +17,7 @@ use crate::decide::policy::Defaults;
 use crate::decide::{Refusal, Verdict};
 use crate::decode::Limits;
 use crate::forward::own::OwnEndpoint;
+use crate::forward::side::Keepalive;
 use crate::gate::Gate;
 use crate::identity::Agent;
 use crate::kernel::Kernel;
@@ -46,6 +47,8 @@ pub struct Parts {
     pub limits: Limits,
     /// Calls of one stream that may be without an answer (HTTP+SSE).
     pub unanswered: usize,
+    /// How peers that are gone are found.
+    pub keepalive: Keepalive,
     /// Bytes of messages that are held.
     pub memory: Arc<Room>,
     pub workflow: Arc<Extractors>,

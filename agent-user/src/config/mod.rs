@@ -1,5 +1,6 @@
 //! The daemon's configuration file, read once and checked. Every default is here.
 
+mod keepalive;
 mod kubernetes;
 mod limits;
 
@@ -15,6 +16,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+pub use self::keepalive::Keepalive;
 pub use self::kubernetes::{Kubernetes, PodSelector, Unclassified};
 pub use self::limits::Limits;
 use crate::workflow::Extractor;
@@ -64,6 +66,8 @@ pub struct Config {
     pub fail: Fail,
     #[serde(default)]
     pub limits: Limits,
+    #[serde(default)]
+    pub keepalive: Keepalive,
     /// How long a stop goes on reading what a server still answers to a call it had received.
     #[serde(default = "default_evidence_window")]
     #[schemars(with = "String")]
@@ -278,6 +282,7 @@ impl Config {
         if self.evidence_window.is_negative() {
             bail!("evidence_window: must not be negative");
         }
+        self.keepalive.check()?;
         self.limits.check()
     }
 }

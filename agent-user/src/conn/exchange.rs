@@ -446,7 +446,7 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
-    use crate::forward::side::Side;
+    use crate::forward::side::{Keepalive, Side};
     use crate::room::Share;
 
     const ASKED: &str = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 7\r\n\r\n[1,2,3]";
@@ -455,7 +455,7 @@ mod tests {
     async fn pair() -> (Side, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (near, far) = tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
-        (Side::new(near.unwrap(), Share::default()), far.unwrap().0)
+        (Side::new(near.unwrap(), Share::default(), Keepalive::default()), far.unwrap().0)
     }
 
     /// An agent that has sent the request and the beginning of the next one, and its request edited to another content.

@@ -106,7 +106,7 @@ impl Connection {
         scene: Scene,
     ) -> Connection {
         Connection {
-            agent: Side::new(stream, share(&parts, &conn)),
+            agent: Side::new(stream, share(&parts, &conn), parts.keepalive),
             parts,
             conn,
             netns,
@@ -160,7 +160,7 @@ impl Connection {
             // The one before may have had the same address.
             self.source = None;
             self.source = self.parts.own_endpoint.remember(&self.netns, &stream, &self.conn);
-            self.server = Some(Side::new(stream, share(&self.parts, &self.conn)));
+            self.server = Some(Side::new(stream, share(&self.parts, &self.conn), self.parts.keepalive));
         }
         Ok(())
     }

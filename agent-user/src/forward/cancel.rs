@@ -15,7 +15,7 @@ use crate::decode::{
 };
 use crate::forward::dial::dial;
 use crate::forward::hold::{Held, Hold};
-use crate::forward::side::Side;
+use crate::forward::side::{Keepalive, Side};
 use crate::kernel::netns::Netns;
 use crate::room::Share;
 
@@ -85,7 +85,8 @@ impl Client<'_> {
         let head = parse_request(self.request, self.limits.header).ok().flatten();
         let message = head.and_then(|head| self.message(&head, body, routing));
         let message = message.ok_or_else(|| invalid("the head of the request is lost"))?;
-        let mut side = Side::new(dial(self.netns, self.destination).await?, Share::default());
+        let mut side =
+            Side::new(dial(self.netns, self.destination).await?, Share::default(), Keepalive::default());
         side.writer.send(&message).await?;
         read_reply(&mut side, self.limits).await
     }

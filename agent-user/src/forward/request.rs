@@ -242,6 +242,7 @@ mod tests {
     use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
+    use crate::forward::side::Keepalive;
     use crate::room::Share;
 
     #[track_caller]
@@ -326,7 +327,8 @@ mod tests {
     async fn a_coding_without_content_is_not_held_for_ever() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (near, far) = tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
-        let (mut side, mut far) = (Side::new(near.unwrap(), Share::default()), far.unwrap().0);
+        let (mut side, mut far) =
+            (Side::new(near.unwrap(), Share::default(), Keepalive::default()), far.unwrap().0);
         let head = b"POST / HTTP/1.1\r\nContent-Encoding: gzip\r\nContent-Length: 9000\r\n\r\n";
         let name = [&b"\x1f\x8b\x08\x08\0\0\0\0\0\0"[..], &[b'a'; 2000]].concat();
         far.write_all(&[&head[..], &name].concat()).await.unwrap();
