@@ -239,6 +239,12 @@ impl RawAgent {
         self.until(conn, |conn| conn.ended.then(|| std::mem::take(&mut conn.bytes)))
     }
 
+    /// Reads at most so many bytes, which nobody gets.
+    pub fn read_some(&mut self, conn: &RawConn, most: usize) -> io::Result<()> {
+        let timeout = self.patience.as_secs_f64();
+        self.ask(&json!({"op": "recv", "conn": conn.name, "timeout": timeout, "most": most})).map(drop)
+    }
+
     /// Its process.
     pub fn process(&mut self) -> &mut Process {
         &mut self.process

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -35,6 +35,7 @@ pub struct Reply<'a> {
 #[derive(Default)]
 struct Shared {
     ending: AtomicBool,
+    counted: AtomicUsize,
     received: Mutex<Received>,
 }
 
@@ -107,6 +108,11 @@ impl RawServer {
         self.shared.received().connections
     }
 
+    /// What its connections have [counted](Reply::count).
+    pub fn counted(&self) -> usize {
+        self.shared.counted.load(Ordering::Relaxed)
+    }
+
     /// Waits for a request, and answers it.
     pub fn wait(&self, what: &str, is: impl Fn(&Message) -> bool) -> Message {
         wait_for(&format!("{what} at the server"), || self.requests().into_iter().find(|request| is(request)))
@@ -136,7 +142,12 @@ impl Reply<'_> {
 
     /// Waits for bytes; `None` when the other side has ended, or this server is to.
     pub fn read(&mut self) -> io::Result<Option<Vec<u8>>> {
-        let mut piece = vec![0; 64 * 1024];
+        self.read_at_most(64 * 1024)
+    }
+
+    /// The same, up to so many bytes.
+    pub fn read_at_most(&mut self, most: usize) -> io::Result<Option<Vec<u8>>> {
+        let mut piece = vec![0; most];
         while !self.shared.is_ending() {
             match self.stream.read(&mut piece) {
                 Ok(0) => return Ok(None),
@@ -160,6 +171,11 @@ impl Reply<'_> {
             bytes.extend(self.read()?.ok_or(io::ErrorKind::UnexpectedEof)?);
         }
         Ok(())
+    }
+
+    /// Adds to what the test can ask for.
+    pub fn count(&self, bytes: usize) {
+        self.shared.counted.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Ends the connection with a reset.

@@ -36,6 +36,7 @@ mod stays;
 mod stop;
 mod streams;
 mod tasks;
+mod time;
 mod tls;
 mod tunnels;
 mod two_persons;
