@@ -36,6 +36,7 @@ pub struct Reply<'a> {
 struct Shared {
     ending: AtomicBool,
     counted: AtomicUsize,
+    forgets: AtomicBool,
     received: Mutex<Received>,
 }
 
@@ -103,6 +104,11 @@ impl RawServer {
         self.shared.received().requests.clone()
     }
 
+    /// Keeps nothing of what it receives from now on.
+    pub fn forget(&self) {
+        self.shared.forgets.store(true, Ordering::Relaxed);
+    }
+
     /// How many connections it has accepted.
     pub fn connections(&self) -> usize {
         self.shared.received().connections
@@ -153,7 +159,9 @@ impl Reply<'_> {
                 Ok(0) => return Ok(None),
                 Ok(length) => {
                     piece.truncate(length);
-                    self.shared.received().bytes.extend_from_slice(&piece);
+                    if !self.shared.forgets.load(Ordering::Relaxed) {
+                        self.shared.received().bytes.extend_from_slice(&piece);
+                    }
                     return Ok(Some(piece));
                 }
                 Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
@@ -278,7 +286,9 @@ fn serve(
     while let Some(piece) = reply.read()? {
         bytes.extend(piece);
         while let Some(request) = Message::take(&mut bytes, false) {
-            reply.shared.received().requests.push(request.clone());
+            if !reply.shared.forgets.load(Ordering::Relaxed) {
+                reply.shared.received().requests.push(request.clone());
+            }
             answer(&request, reply)?;
         }
     }
