@@ -19,12 +19,14 @@ pub(crate) struct Lane {
     server: Server,
     of: Sdk,
     sse: bool,
+    /// Answers in one piece leave no place for a question.
+    asks: bool,
 }
 
 pub(crate) fn lanes(world: &World) -> Vec<Lane> {
     let lane = |client, era, of: Sdk, more: &[&str]| {
         let server = Server::start_on(world, of, SERVER_V4, more);
-        Lane { client, era, server, of, sse: more.contains(&"--sse") }
+        Lane { client, era, server, of, sse: more.contains(&"--sse"), asks: !more.contains(&"--json") }
     };
     vec![
         lane(Sdk::Py1, Era::Legacy, Sdk::Ts1, &[]),
@@ -42,7 +44,7 @@ impl Lane {
     /// One session after the other, until the run is over.
     pub(crate) fn go_on(&self, world: &World, run: &Run) {
         let url = if self.sse { self.server.sse_url() } else { self.server.url() };
-        let script = script();
+        let script = script(self.asks);
         let command = Agent::command(self.client, self.era, &url, &script);
         while run.goes_on() {
             let through = Agent::of(world.start_agent("coder", &command));
@@ -71,7 +73,9 @@ impl Lane {
                 run.fault(format!("{name}: {through:?}, without us {direct:?}"));
             }
             run.note(|found| {
-                found.shared += u64::from(direct.is_error);
+                if direct.is_error {
+                    *found.shared.entry(format!("{name}: {}", direct.text)).or_default() += 1;
+                }
                 found.compared += u64::try_from(through.text.len()).unwrap_or_default();
             });
         }
@@ -113,7 +117,7 @@ impl Outcome {
     }
 }
 
-fn script() -> Value {
+fn script(asks: bool) -> Value {
     let block = |number: usize| {
         [
             list(),
@@ -132,5 +136,5 @@ fn script() -> Value {
             json!({"op": "sleep", "seconds": 0.3}),
         ]
     };
-    (0..BLOCKS).flat_map(block).collect()
+    (0..BLOCKS).flat_map(block).filter(|step| asks || step["tool"] != "ask").collect()
 }

@@ -11,7 +11,7 @@ use crate::decode::{self, DEEPEST};
 /// Connections where nothing is said, if there are descriptors for them.
 const CONNECTIONS: usize = 20_000;
 /// Descriptors for what is no agent's connection: pins, listeners, orders, records, and the connections on which stops
-/// tell servers.
+/// tell servers. Of few descriptors a quarter.
 const OTHER_FILES: usize = 1_000;
 /// Descriptors of one connection: one for each side.
 const FILES_EACH: usize = 2;
@@ -136,7 +136,7 @@ impl Limits {
 
     /// Connections of all agents and of each, in a process that may have so many open files.
     pub fn connections(&self, files: usize) -> (usize, usize) {
-        let fit = (files.saturating_sub(OTHER_FILES) / FILES_EACH).max(1);
+        let fit = ((files - OTHER_FILES.min(files / 4)) / FILES_EACH).max(1);
         let all = self.connections.unwrap_or(CONNECTIONS).min(fit);
         (all, self.connections_per_agent.unwrap_or(all.div_ceil(2)).min(all))
     }
@@ -189,7 +189,8 @@ mod tests {
         let limits = Limits::default();
         assert_eq!(limits.connections(1 << 20), (20_000, 10_000));
         assert_eq!(limits.connections(20_000), (9_500, 4_750));
-        assert_eq!(limits.connections(10), (1, 1));
+        assert_eq!(limits.connections(1024), (384, 192));
+        assert_eq!(limits.connections(0), (1, 1));
         let limits = Limits { connections: Some(30_000), connections_per_agent: Some(30_000), ..limits };
         assert_eq!(limits.connections(20_000), (9_500, 9_500));
     }

@@ -310,6 +310,22 @@ mod tests {
     }
 
     #[test]
+    fn what_is_kept_of_a_message_is_not_long() {
+        let limits = Limits { name: 8, ..Limits::default() };
+        let found = |text: &str| decode(text.as_bytes(), &limits).map(drop);
+        let long = Err(Undecodable::NameTooLong);
+        assert_eq!(found(r#"{"jsonrpc":"2.0","id":12345678,"method":"12345678"}"#), Ok(()));
+        assert_eq!(found(r#"{"jsonrpc":"2.0","id":123456789,"method":"a"}"#), long);
+        assert_eq!(found(r#"{"jsonrpc":"2.0","id":1,"method":"123456789"}"#), long);
+        assert_eq!(found(r#"{"jsonrpc":"2.0","id":"1234567","result":{}}"#), long);
+        assert_eq!(
+            found(r#"[{"jsonrpc":"2.0","id":1,"method":"a"},{"jsonrpc":"2.0","method":"123456789"}]"#),
+            long
+        );
+        assert_eq!(found(r#"{"id":"123456789","method":"no JSON-RPC"}"#), Ok(()));
+    }
+
+    #[test]
     fn kinds_are_told_apart() {
         let id = RawId::of("1");
         let method = "ping".into();

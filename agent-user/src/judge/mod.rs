@@ -39,6 +39,8 @@ pub use self::unread::{is_refused, judge_opaque, judge_unread, refuse_bytes};
 
 /// Bytes of calls in flight that a connection has without being counted.
 const UNCOUNTED: usize = 4096;
+/// Calls that wait for an answer in one stream without being counted.
+const UNCOUNTED_CALLS: usize = 16;
 
 /// What becomes of one request.
 #[derive(Debug)]
@@ -144,7 +146,8 @@ pub async fn judge(
         message.place(parts, conn, &scene, consent.kept.get(index));
     }
     let mut calls: Vec<Call> = prepared.iter().map(|message| message.to_call(&scene)).collect();
-    let full = keep(parts, conn, &mut calls, channel.is_some()).err();
+    let before = channel.map_or(0, |channel| channel.conn.unanswered());
+    let full = keep(parts, conn, &mut calls, before >= UNCOUNTED_CALLS).err();
     let rules = parts.gate.begin(conn, scene.clone(), calls);
     let expected = channel.map_or(Ok(()), |channel| conn.post_to(&channel.conn, parts.unanswered));
     if expected == Err(Unexpected::Repeated) {
@@ -243,9 +246,9 @@ pub async fn judge(
 }
 
 /// Counts calls that stay on the ledger after their bytes have left: those of a stream can be many, those of a batch large.
-fn keep(parts: &Parts, conn: &Conn, calls: &mut [Call], streamed: bool) -> Result<(), Full> {
+fn keep(parts: &Parts, conn: &Conn, calls: &mut [Call], many: bool) -> Result<(), Full> {
     let size = calls.iter().map(Call::size).sum();
-    if size <= UNCOUNTED && !streamed {
+    if size <= UNCOUNTED && !many {
         return Ok(());
     }
     let taken = Arc::new(parts.memory.take(&conn.identity.agent.memory, size)?);

@@ -219,6 +219,13 @@ impl Conn {
         Some(late.swap_remove(index))
     }
 
+    /// How many calls wait for an answer here.
+    pub fn unanswered(&self) -> usize {
+        let state = self.state();
+        state.calls.len()
+            + state.posted.as_ref().map_or(0, |posted| posted.expected.len() + posted.late.len())
+    }
+
     /// Notes that the agent itself wants a call cancelled that is answered here.
     pub fn cancelled_there(&self, id: RawId<'_>) -> bool {
         let mut state = self.state();
