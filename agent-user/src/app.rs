@@ -196,12 +196,12 @@ fn connections(config: &Config, files: usize) -> (usize, usize) {
 /// Connections, pins and records need descriptors: takes as many as the system gives, and tells how many that is.
 fn raise_file_limit() -> usize {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
-    let given = getrlimit(Resource::RLIMIT_NOFILE).and_then(|(soft, hard)| {
+    let given = getrlimit(Resource::RLIMIT_NOFILE).map(|(soft, hard)| {
         let raised = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
         if let Err(error) = raised {
             warn!(%error, "limit of open files not raised");
         }
-        Ok(if raised.is_ok() { hard } else { soft })
+        if raised.is_ok() { hard } else { soft }
     });
     given.map_or(1024, |files| usize::try_from(files).unwrap_or(usize::MAX))
 }

@@ -21,6 +21,7 @@ pub mod mcp;
 pub mod members;
 #[cfg(test)]
 mod mutate;
+mod names;
 #[cfg(test)]
 mod replay;
 mod rewrite;

@@ -23,7 +23,7 @@ use crate::forward::End;
 use crate::forward::channel::Open;
 use crate::forward::hold::{self, Content, Held, Hold};
 use crate::forward::reframe::Stream;
-use crate::forward::refuse::{self, Refused};
+use crate::forward::refuse;
 use crate::forward::side::{Reader, Writer};
 use crate::judge::{Answer, Answering, Target, notice_card};
 use crate::kernel::netns::Netns;
@@ -134,19 +134,6 @@ impl Relay<'_> {
         }
     }
 
-    /// Where there is no memory for what a server says, its agent is told.
-    pub(super) async fn or_full<T>(&mut self, result: Result<T, End>) -> Result<T, End> {
-        match result {
-            Err(End::Full(full)) if *self.begun == Begun::Nothing || self.stream.is_waiting() => {
-                Err(self.refuse(&Refusal::Guard(Guard::Full(full)), None).await)
-            }
-            Err(End::Full(full)) if *self.begun == Begun::Stream => {
-                Err(self.refuse_rest(Guard::Full(full)).await)
-            }
-            result => result,
-        }
-    }
-
     async fn relay(&mut self) -> Result<Answered, End> {
         let head = self.head().await?;
         if head.tunnel {
@@ -225,7 +212,7 @@ impl Relay<'_> {
     }
 
     /// Copies an answer as it comes.
-    async fn pass(&mut self, head: &ResponseHead) -> Result<(), End> {
+    pub(super) async fn pass(&mut self, head: &ResponseHead) -> Result<(), End> {
         let outcome = if head.status == 202 { "accepted" } else { "none" };
         let mut body = Body::new(head.framing);
         let (mut at, mut bytes) = (head.len, 0);
@@ -397,45 +384,9 @@ impl Relay<'_> {
         self.asked.has_calls || self.conn.is_mcp()
     }
 
-    /// What becomes of an answer that cannot be decided: passed unread where the operator chose so, else replaced.
-    pub(super) async fn or_refuse(&mut self, guard: Guard, head: &ResponseHead) -> Result<(), End> {
-        let defaults = self.parts.defaults_of(self.conn);
-        let is_oversized = matches!(guard, Guard::Oversized { .. });
-        match if is_oversized { defaults.oversized } else { defaults.undecodable } {
-            // In a stream that is open nothing can be passed unread.
-            Bias::Allow if !self.asked.opened => self.pass(head).await,
-            _ => Err(self.refuse(&Refusal::Guard(guard), Some(head.status)).await),
-        }
-    }
-
-    /// Answers in the server's place, which ends the connection.
-    pub(super) async fn refuse(&mut self, refusal: &Refusal, status: Option<u16>) -> End {
-        let calls = self.conn.end();
-        for call in &calls {
-            self.record(call, "none", Some(refusal.label()), status, 0);
-        }
-        let decision = self.parts.record_guard(self.conn, "answer", refusal).await;
-        let answer = if self.asked.opened {
-            self.stream.ending(&calls, refusal)
-        } else if calls.is_empty() {
-            refuse::plain("502 Bad Gateway", refusal, &decision)
-        } else {
-            refuse::http(&Refused::all(&calls, refusal), calls.len() > 1, true)
-        };
-        match self.agent.send(&answer).await {
-            Ok(()) => End::Refused,
-            Err(error) => End::agent(error),
-        }
-    }
-
     /// Takes the calls off the ledger that a payload answers.
     fn finish(&self, payload: &Payload<'_>, bytes: usize, status: Option<u16>) {
-        let messages = match payload {
-            Payload::Single(message) => std::slice::from_ref(message),
-            Payload::Batch(messages) => messages,
-            Payload::NotJsonRpc => return,
-        };
-        for message in messages {
+        for message in payload.messages() {
             let Kind::Response { id: Some(id), .. } = &message.kind else {
                 self.learn(message, None);
                 continue;

@@ -10,6 +10,7 @@ pub mod channel;
 pub mod dial;
 pub mod evidence;
 pub mod hold;
+mod instead;
 mod opened;
 pub mod own;
 pub mod reframe;

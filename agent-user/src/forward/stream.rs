@@ -5,8 +5,8 @@ use bytes::Buf;
 use tokio::task::yield_now;
 use tracing::debug;
 
+use crate::decide::Guard;
 use crate::decide::policy::Bias;
-use crate::decide::{Guard, Refusal};
 use crate::decode::coding::{Decoder, Fault, refuses_identity};
 use crate::decode::{Framing, Headers, Oversized, ResponseHead, Version, parse_request, rewrite_head, sse};
 use crate::forward::End;
@@ -165,23 +165,5 @@ impl Relay<'_> {
         self.agent.send_rest(bytes, left).await.map_err(End::agent)?;
         self.stream.sent();
         Ok(())
-    }
-
-    /// Ends the stream where it cannot be read on.
-    pub(super) async fn refuse_rest(&mut self, guard: Guard) -> End {
-        let refusal = Refusal::Guard(guard);
-        let calls = self.conn.end();
-        for call in &calls {
-            self.record(call, "none", Some(refusal.label()), None, 0);
-        }
-        self.parts.record_guard(self.conn, "event", &refusal).await;
-        if self.stream.is_passing() {
-            return End::Refused;
-        }
-        let end = self.stream.ending(&calls, &refusal);
-        match self.agent.send(&end).await {
-            Ok(()) => End::Refused,
-            Err(error) => End::agent(error),
-        }
     }
 }
