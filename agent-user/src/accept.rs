@@ -8,18 +8,22 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use agent_abi::Listener;
+use agent_abi::{Listener, Origin};
 use anyhow::{Context, Result};
+use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
 use crate::conn;
+use crate::identity::Agent;
 use crate::kernel::netns::{Identity, Netns};
 use crate::kernel::syn;
 use crate::parts::Parts;
+use crate::record::entry::{self, Entry};
+use crate::record::metrics::Class;
+use crate::room::{Full, Room};
 
 /// Connections that wait for their turn.
 const BACKLOG: i32 = 4096;
@@ -32,7 +36,7 @@ const AFTER_FAILURE: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub struct Listeners {
     parts: Arc<Parts>,
-    connections: Arc<Semaphore>,
+    connections: Arc<Room>,
     runtime: Handle,
     by_netns: Mutex<HashMap<Identity, Listening>>,
 }
@@ -45,9 +49,9 @@ struct Listening {
 }
 
 impl Listeners {
-    /// No listeners yet; theirs will accept at most `limit` connections at a time, on `runtime`.
-    pub fn new(parts: Arc<Parts>, limit: usize, runtime: Handle) -> Listeners {
-        let connections = Arc::new(Semaphore::new(limit));
+    /// No listeners yet; theirs will accept as many connections at a time as there is room for, on `runtime`.
+    pub fn new(parts: Arc<Parts>, connections: Room, runtime: Handle) -> Listeners {
+        let connections = Arc::new(connections);
         Listeners { parts, connections, runtime, by_netns: Mutex::default() }
     }
 
@@ -155,22 +159,44 @@ impl Listeners {
 }
 
 /// Starts the path of one accepted connection.
-fn take(stream: TcpStream, netns: &Arc<Netns>, parts: &Arc<Parts>, connections: &Arc<Semaphore>) {
+fn take(stream: TcpStream, netns: &Arc<Netns>, parts: &Arc<Parts>, connections: &Arc<Room>) {
     // Without an origin the connection did not come through the kernel side, or on a socket that an agent was given from
     // outside: where it wants to go is not known, so it goes nowhere.
     let Some(origin) = parts.kernel.take_origin(stream.as_fd()) else {
         parts.metrics.connection_refused("");
         return;
     };
-    let Ok(permit) = Arc::clone(connections).try_acquire_owned() else {
-        if let Some(agent) = parts.agents.by_number(origin.agent) {
-            parts.metrics.connection_refused(&agent.name);
-        }
+    let Some(agent) = parts.agents.by_number(origin.agent) else {
+        warn!(agent = origin.agent, pid = origin.tgid, "a connection of nobody we know was closed");
         return;
+    };
+    let taken = match connections.take(&agent.connections, 1) {
+        Ok(taken) => taken,
+        Err(full) => return refuse(&stream, &agent, &origin, parts, full),
     };
     let (netns, parts) = (Arc::clone(netns), Arc::clone(parts));
     tokio::spawn(async move {
-        conn::run(stream, origin, netns, parts).await;
-        drop(permit);
+        conn::run(stream, agent, origin, netns, parts).await;
+        drop(taken);
     });
+}
+
+/// Closes a connection for which there is no room. Nothing of it is read, and those that are open go on.
+fn refuse(stream: &TcpStream, agent: &Agent, origin: &Origin, parts: &Parts, full: Full) {
+    // A reset, which no client takes for an answer. Fails only on a socket that is already gone.
+    let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
+    parts.metrics.connection_refused(&agent.name);
+    parts.log.record(&Entry::Connection(entry::Connection {
+        conn: parts.ledger.next_id(),
+        who: entry::Who { agent: &agent.name, pid: origin.tgid, uid: origin.uid, exe: None, pod: None },
+        destination: entry::address(origin.addr, origin.port),
+        tunnel: None,
+        class: Class::Refused.label(),
+        tls_name: None,
+        cause: full.label(),
+        error: Some(full.to_string()),
+        bytes_to_server: 0,
+        bytes_to_agent: 0,
+        lasted_ms: 0,
+    }));
 }

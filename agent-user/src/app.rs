@@ -17,13 +17,12 @@ use crate::control::remote::Endpoint;
 use crate::control::{self, Control};
 use crate::daemon::{Daemon, listen_for_agents};
 use crate::decide::limit::Limit;
-use crate::decode::Limits;
 use crate::fleet::follow::follow;
 use crate::fleet::node::Follower;
 use crate::fleet::policies::Policies;
 use crate::forward::own::OwnEndpoint;
 use crate::hold::Hold;
-use crate::kernel::{Kernel, cgroup};
+use crate::kernel::{Kernel, allocator, cgroup};
 use crate::kubernetes::{self, Directory};
 use crate::ledger::Ledger;
 use crate::limits::Limits as Counts;
@@ -34,6 +33,7 @@ use crate::record::entry::{self, Entry};
 use crate::record::log::Log;
 use crate::record::metrics::Metrics;
 use crate::reload::{self, Loaded, Reloader};
+use crate::room::{Room, What};
 use crate::rounds::Rounds;
 use crate::selectors::Selectors;
 use crate::spool::Spool;
@@ -57,7 +57,8 @@ pub fn run(config: &Config, rules: Option<Loaded>) -> Result<()> {
     let policies = node.is_some().then(|| Arc::new(Policies::load(&config.state_dir)));
     let rules = rules.unwrap_or_default();
     let policy = reload::join(&rules.file, policies.as_deref())?;
-    raise_file_limit();
+    allocator::give_large_buffers_back();
+    let files = raise_file_limit();
     let state = Arc::new(State::load(&config.state_dir)?);
     let socket = control::bind(&config.runtime_dir)?;
     let metrics_socket = std::net::TcpListener::bind(config.metrics_addr)
@@ -85,12 +86,16 @@ pub fn run(config: &Config, rules: Option<Loaded>) -> Result<()> {
     let counts = Arc::new(Counts::load(&config.state_dir, Instant::now()));
     let tags: Vec<_> = gate.rules().policy.limits().map(Limit::tag).collect();
     counts.keep_only(&tags);
+    let (memory, memory_per_agent) = config.limits.memory();
     let parts = Arc::new(Parts {
         tripwires,
         book: Arc::new(Book::new(Arc::clone(&log), Arc::clone(&metrics))),
         ledger: Arc::new(Ledger::default()),
         decisions: Ids::new("d"),
-        limits: limits(config),
+        limits: config.limits.decode(),
+        keepalive: config.keepalive.of_sockets(),
+        unanswered: config.limits.unanswered,
+        memory: Arc::new(Room::new(What::Memory, memory, memory_per_agent)),
         workflow: Arc::new(Extractors::compile(&config.workflow)),
         arguments: config.records.arguments,
         evidence_window: Duration::try_from(config.evidence_window).unwrap_or_default(),
@@ -117,8 +122,9 @@ pub fn run(config: &Config, rules: Option<Loaded>) -> Result<()> {
     }));
 
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().thread_name("relay").build()?;
-    let limit = config.limits.connections;
-    let listeners = Arc::new(Listeners::new(Arc::clone(&parts), limit, runtime.handle().clone()));
+    let (most, per_agent) = connections(config, files);
+    let connections = Room::new(What::Connections, most, per_agent);
+    let listeners = Arc::new(Listeners::new(Arc::clone(&parts), connections, runtime.handle().clone()));
     listen_for_agents(&parts, &listeners);
 
     let reloader = Reloader::new(config.rules.clone(), rules, policies.clone(), Arc::clone(&parts));
@@ -175,24 +181,29 @@ pub fn run(config: &Config, rules: Option<Loaded>) -> Result<()> {
     Ok(())
 }
 
-fn limits(config: &Config) -> Limits {
-    let size = |size: bytesize::ByteSize| usize::try_from(size.as_u64()).unwrap_or(usize::MAX);
-    Limits {
-        message: size(config.limits.message),
-        event: size(config.limits.event),
-        header: size(config.limits.header),
-        depth: config.limits.depth,
+/// How many connections there may be, of all agents and of each.
+fn connections(config: &Config, files: usize) -> (usize, usize) {
+    let (most, per_agent) = config.limits.connections(files);
+    if config.limits.connections.is_some_and(|wanted| wanted > most) {
+        warn!(
+            most,
+            files, "limits: connections: there are no descriptors for so many; raise LimitNOFILE of the unit"
+        );
     }
+    (most, per_agent)
 }
 
-/// Connections, pins and records need descriptors: take as many as the system gives.
-fn raise_file_limit() {
+/// Connections, pins and records need descriptors: takes as many as the system gives, and tells how many that is.
+fn raise_file_limit() -> usize {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
-    let raised = getrlimit(Resource::RLIMIT_NOFILE)
-        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
-    if let Err(error) = raised {
-        warn!(%error, "limit of open files not raised");
-    }
+    let given = getrlimit(Resource::RLIMIT_NOFILE).map(|(soft, hard)| {
+        let raised = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+        if let Err(error) = raised {
+            warn!(%error, "limit of open files not raised");
+        }
+        if raised.is_ok() { hard } else { soft }
+    });
+    given.map_or(1024, |files| usize::try_from(files).unwrap_or(usize::MAX))
 }
 
 /// A thread of its own tells the kernel that the daemon lives: with `fail: open` agents pass while it does not, so

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
 use agent_abi::Origin;
@@ -37,6 +38,9 @@ pub struct Agent {
     /// Bounds how many cancels stops send for it at a time, and answers to what servers ask: each needs a descriptor, and a
     /// stop may have caught thousands of calls. Servers that do not answer hold up the cancels of no other agent.
     pub cancels: Arc<Semaphore>,
+    /// Its open connections, and the bytes of messages that they hold (see [`crate::room`]).
+    pub connections: Arc<AtomicUsize>,
+    pub memory: Arc<AtomicUsize>,
     /// What it did lately, where some rule asks for it.
     pub deeds: Deeds,
     /// Its streams in which servers answer what it POSTs elsewhere.
@@ -59,6 +63,8 @@ impl Agent {
             metrics,
             reading: Arc::new(Semaphore::new(READING)),
             cancels: Arc::new(Semaphore::new(CANCELS)),
+            connections: Arc::default(),
+            memory: Arc::default(),
             deeds: Deeds::new(Instant::now()),
             channels: Channels::default(),
         }

@@ -49,6 +49,7 @@ pub mod place;
 pub mod recent;
 pub mod record;
 pub mod reload;
+pub mod room;
 pub mod rounds;
 pub mod selectors;
 pub mod session;

@@ -17,6 +17,7 @@ use crate::decide::policy::Defaults;
 use crate::decide::{Refusal, Verdict};
 use crate::decode::Limits;
 use crate::forward::own::OwnEndpoint;
+use crate::forward::side::Keepalive;
 use crate::gate::Gate;
 use crate::identity::Agent;
 use crate::kernel::Kernel;
@@ -25,6 +26,7 @@ use crate::limits::Limits as Counts;
 use crate::record::entry::{Decision, Entry};
 use crate::record::log::Log;
 use crate::record::metrics::Metrics;
+use crate::room::Room;
 use crate::rounds::Rounds;
 use crate::tasks::Tasks;
 use crate::tripwires::Tripwires;
@@ -43,6 +45,12 @@ pub struct Parts {
     pub metrics: Arc<Metrics>,
     pub decisions: Ids,
     pub limits: Limits,
+    /// Calls of one stream that may be without an answer (HTTP+SSE).
+    pub unanswered: usize,
+    /// How peers that are gone are found.
+    pub keepalive: Keepalive,
+    /// Bytes of messages that are held.
+    pub memory: Arc<Room>,
     pub workflow: Arc<Extractors>,
     pub arguments: Arguments,
     pub evidence_window: Duration,

@@ -14,6 +14,7 @@ use crate::decide::stop::{Selector, Stop};
 use crate::decode::{Kind, Message, find};
 use crate::kernel::netns::Netns;
 use crate::ledger::{Call, Conn, Scene};
+use crate::room::Taken;
 
 /// Most tasks that are followed of one agent; of further ones a stop knows only that there are some.
 const PER_AGENT: usize = 1000;
@@ -36,6 +37,8 @@ pub struct Task {
     pub netns: Arc<Netns>,
     /// Head of the request that began it: a cancel must repeat its headers.
     pub request: Vec<u8>,
+    /// What that takes of the room for messages.
+    pub held: Taken,
 }
 
 /// The tasks that are not over, as far as is known.
@@ -95,7 +98,7 @@ impl Tasks {
         conn: &Conn,
         message: &Message<'_>,
         call: Option<&Call>,
-        begin: impl FnOnce(Box<str>, &Call) -> Task,
+        begin: impl FnOnce(Box<str>, &Call) -> Option<Task>,
     ) -> Learnt {
         let Some(news) = news(message, call) else { return Learnt::Nothing };
         let key = Key::new(conn, &news.id);
@@ -106,12 +109,13 @@ impl Tasks {
         let Some(call) = call.filter(|_| news.begins) else { return Learnt::Nothing };
         let mut known = self.known();
         let texts = [Some(&news.id), Some(&call.method), call.tool.as_ref(), call.rpc_id.as_ref()];
-        if texts.into_iter().flatten().any(|text| text.len() > MAX_TEXT) || !known.has_room(&key) {
+        let is_long = texts.into_iter().flatten().any(|text| text.len() > MAX_TEXT);
+        let begun = if is_long || !known.has_room(&key) { None } else { begin(news.id, call) };
+        let Some(task) = begun.map(Arc::new) else {
             let (count, last) = known.unfollowed.entry(key.agent).or_default();
             (*count, *last) = (*count + 1, Timestamp::now());
             return Learnt::Unfollowed;
-        }
-        let task = Arc::new(begin(news.id, call));
+        };
         let followed = Followed { task: Arc::clone(&task), caught_by: Vec::new(), is_over: false };
         known.followed.insert(key, followed);
         Learnt::Begun(task)
@@ -252,6 +256,7 @@ mod tests {
     use crate::identity::{Agent, Identity};
     use crate::ledger::Ledger;
     use crate::record::metrics::Metrics;
+    use crate::room::{Room, What};
     use crate::workflow::OfProcess;
 
     fn call(method: &str, name: &str) -> Call {
@@ -263,6 +268,7 @@ mod tests {
             cursor: None,
             round: None,
             agent_cancelled_at: None,
+            held: None,
             rpc_id: Some("1".into()),
             server: "s".into(),
             session: None,
@@ -335,13 +341,17 @@ mod tests {
         let payload = decode(text.as_bytes(), &Limits::default()).unwrap();
         let Payload::Single(message) = &payload else { panic!("{text}") };
         let call = Call { since: Timestamp::now(), ..call("tools/call", "slow") };
-        tasks.learn(conn, message, Some(&call), |id, call| Task {
-            id,
-            call: call.clone(),
-            scene: Scene::default(),
-            conn: Arc::clone(conn),
-            netns: Arc::new(Netns::current().unwrap()),
-            request: Vec::new(),
+        let room = Arc::new(Room::new(What::Memory, 0, 0));
+        tasks.learn(conn, message, Some(&call), |id, call| {
+            Some(Task {
+                id,
+                call: call.clone(),
+                scene: Scene::default(),
+                conn: Arc::clone(conn),
+                netns: Arc::new(Netns::current().unwrap()),
+                request: Vec::new(),
+                held: room.take(&conn.identity.agent.memory, 0).ok()?,
+            })
         })
     }
 

@@ -150,6 +150,7 @@ pub fn connect(address: SocketAddr) -> Value {
 pub struct RawAgent {
     process: Process,
     next: u32,
+    patience: Duration,
 }
 
 /// One of its connections.
@@ -162,17 +163,22 @@ pub struct RawConn {
 impl RawAgent {
     /// Starts the agent `name`.
     pub fn start(world: &World, name: &str) -> Self {
-        Self { process: world.start_agent(name, &[binary("raw-agent")]), next: 0 }
+        Self::of(world.start_agent(name, &Self::command()))
     }
 
     /// The agent that runs as this process.
     pub fn of(process: Process) -> Self {
-        Self { process, next: 0 }
+        Self { process, next: 0, patience: DEADLINE }
     }
 
     /// Its command, for a caller that starts it in its own way.
     pub fn command() -> Vec<String> {
         vec![binary("raw-agent")]
+    }
+
+    /// How long it waits for what may not come, from now on.
+    pub fn patience(&mut self, patience: Duration) {
+        self.patience = patience;
     }
 
     /// Connects; an error carries the errno that the agent saw.
@@ -233,6 +239,12 @@ impl RawAgent {
         self.until(conn, |conn| conn.ended.then(|| std::mem::take(&mut conn.bytes)))
     }
 
+    /// Reads at most so many bytes, which nobody gets.
+    pub fn read_some(&mut self, conn: &RawConn, most: usize) -> io::Result<()> {
+        let timeout = self.patience.as_secs_f64();
+        self.ask(&json!({"op": "recv", "conn": conn.name, "timeout": timeout, "most": most})).map(drop)
+    }
+
     /// Its process.
     pub fn process(&mut self) -> &mut Process {
         &mut self.process
@@ -243,7 +255,7 @@ impl RawAgent {
         conn: &mut RawConn,
         mut ready: impl FnMut(&mut RawConn) -> Option<T>,
     ) -> io::Result<T> {
-        let deadline = Instant::now() + DEADLINE;
+        let deadline = Instant::now() + self.patience;
         loop {
             if let Some(found) = ready(conn) {
                 return Ok(found);

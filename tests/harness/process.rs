@@ -5,6 +5,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -27,7 +28,8 @@ pub struct Process {
     name: String,
     child: Child,
     stdin: Option<ChildStdin>,
-    lines: Receiver<String>,
+    /// Locked so that several threads can start processes in one world.
+    lines: Mutex<Receiver<String>>,
     stderr: PathBuf,
 }
 
@@ -62,7 +64,7 @@ impl Process {
                 }
             }
         });
-        Self { name: name.to_owned(), stdin: child.stdin.take(), child, lines, stderr }
+        Self { name: name.to_owned(), stdin: child.stdin.take(), child, lines: Mutex::new(lines), stderr }
     }
 
     /// The process id, the same from the shell to the program.
@@ -77,7 +79,7 @@ impl Process {
 
     /// The next line of its stdout as JSON, if one comes in time.
     pub fn line_within(&self, time: Duration) -> Option<Value> {
-        match self.lines.recv_timeout(time) {
+        match self.lines.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(time) {
             Ok(line) => Some(
                 serde_json::from_str(&line)
                     .unwrap_or_else(|error| panic!("{} says {line:?}: {error}", self.name)),
@@ -106,8 +108,27 @@ impl Process {
 
     /// The most memory it has had, in KiB.
     pub fn peak_kib(&self) -> u64 {
+        self.status_kib("VmHWM:")
+    }
+
+    /// The memory it has now, in KiB.
+    pub fn resident_kib(&self) -> u64 {
+        self.status_kib("VmRSS:")
+    }
+
+    /// Lets the most memory it has had begin anew.
+    pub fn reset_peak(&self) {
+        fs::write(format!("/proc/{}/clear_refs", self.pid()), "5").expect("it runs");
+    }
+
+    /// How many files it has open.
+    pub fn files(&self) -> usize {
+        fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("it runs").count()
+    }
+
+    fn status_kib(&self, name: &str) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("it runs");
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a line of that name");
         line.trim().trim_end_matches(" kB").parse().expect("a number of KiB")
     }
 

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -35,6 +35,8 @@ pub struct Reply<'a> {
 #[derive(Default)]
 struct Shared {
     ending: AtomicBool,
+    counted: AtomicUsize,
+    forgets: AtomicBool,
     received: Mutex<Received>,
 }
 
@@ -102,9 +104,19 @@ impl RawServer {
         self.shared.received().requests.clone()
     }
 
+    /// Keeps nothing of what it receives from now on.
+    pub fn forget(&self) {
+        self.shared.forgets.store(true, Ordering::Relaxed);
+    }
+
     /// How many connections it has accepted.
     pub fn connections(&self) -> usize {
         self.shared.received().connections
+    }
+
+    /// What its connections have [counted](Reply::count).
+    pub fn counted(&self) -> usize {
+        self.shared.counted.load(Ordering::Relaxed)
     }
 
     /// Waits for a request, and answers it.
@@ -136,13 +148,20 @@ impl Reply<'_> {
 
     /// Waits for bytes; `None` when the other side has ended, or this server is to.
     pub fn read(&mut self) -> io::Result<Option<Vec<u8>>> {
-        let mut piece = vec![0; 64 * 1024];
+        self.read_at_most(64 * 1024)
+    }
+
+    /// The same, up to so many bytes.
+    pub fn read_at_most(&mut self, most: usize) -> io::Result<Option<Vec<u8>>> {
+        let mut piece = vec![0; most];
         while !self.shared.is_ending() {
             match self.stream.read(&mut piece) {
                 Ok(0) => return Ok(None),
                 Ok(length) => {
                     piece.truncate(length);
-                    self.shared.received().bytes.extend_from_slice(&piece);
+                    if !self.shared.forgets.load(Ordering::Relaxed) {
+                        self.shared.received().bytes.extend_from_slice(&piece);
+                    }
                     return Ok(Some(piece));
                 }
                 Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
@@ -160,6 +179,11 @@ impl Reply<'_> {
             bytes.extend(self.read()?.ok_or(io::ErrorKind::UnexpectedEof)?);
         }
         Ok(())
+    }
+
+    /// Adds to what the test can ask for.
+    pub fn count(&self, bytes: usize) {
+        self.shared.counted.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Ends the connection with a reset.
@@ -262,7 +286,9 @@ fn serve(
     while let Some(piece) = reply.read()? {
         bytes.extend(piece);
         while let Some(request) = Message::take(&mut bytes, false) {
-            reply.shared.received().requests.push(request.clone());
+            if !reply.shared.forgets.load(Ordering::Relaxed) {
+                reply.shared.received().requests.push(request.clone());
+            }
             answer(&request, reply)?;
         }
     }

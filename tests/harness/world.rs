@@ -115,6 +115,11 @@ impl World {
         Path::new(BPFFS).join(&self.name)
     }
 
+    /// The name of the agents' network namespace.
+    pub fn agent_netns(&self) -> &str {
+        &self.agents
+    }
+
     /// The name of the servers' network namespace.
     pub fn server_netns(&self) -> &str {
         &self.servers

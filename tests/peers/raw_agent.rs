@@ -2,7 +2,7 @@
 //!
 //! One JSON command per line on stdin, one JSON answer per line on stdout, bytes as hex:
 //! `{"op":"open","conn":"a","addr":"1.2.3.4:80"}` · `{"op":"send","conn":"a","hex":"..","chunk":1}` ·
-//! `{"op":"recv","conn":"a","timeout":5}` (waits for some bytes) · `{"op":"finish","conn":"a"}` (says that nothing more
+//! `{"op":"recv","conn":"a","timeout":5}` (waits for some bytes, at most `most` of them) · `{"op":"finish","conn":"a"}` (says that nothing more
 //! comes) · `{"op":"close","conn":"a"}` · `{"op":"peer","conn":"a"}` (whom the agent believes to talk to). A failure
 //! carries the errno.
 
@@ -55,7 +55,8 @@ fn run(command: &Value, connections: &mut HashMap<String, TcpStream>) -> io::Res
         }
         "recv" => {
             stream.set_read_timeout(command["timeout"].as_f64().map(Duration::from_secs_f64))?;
-            let mut bytes = vec![0; RECV];
+            let most = command["most"].as_u64().and_then(|most| usize::try_from(most).ok());
+            let mut bytes = vec![0; most.unwrap_or(RECV)];
             let length = stream.read(&mut bytes)?;
             Ok(json!({"ok": true, "eof": length == 0, "hex": to_hex(&bytes[..length])}))
         }

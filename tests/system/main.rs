@@ -4,6 +4,7 @@
 
 mod agents;
 mod approvals;
+mod bounds;
 mod captured;
 mod causes;
 mod codings;
@@ -40,6 +41,7 @@ mod stays;
 mod stop;
 mod streams;
 mod tasks;
+mod time;
 mod tls;
 mod tunnels;
 mod two_persons;

@@ -19,6 +19,7 @@ mod scratch;
 mod sdk;
 mod setup;
 mod shell;
+mod soak;
 mod test;
 mod tidy;
 
@@ -53,6 +54,8 @@ enum Task {
     Check(check::Options),
     /// Random rules and messages, for as many seconds
     Fuzz(fuzz::Options),
+    /// Mixed clients for many minutes: no error of ours, nothing altered, memory and open files flat
+    Soak(soak::Options),
     /// A real Kubernetes cluster on this machine
     Kube(kube::Options),
     /// Every test this machine can run, with what they need
@@ -70,6 +73,7 @@ fn main() -> anyhow::Result<()> {
         Task::Deb(options) => deb::run(&options),
         Task::Check(options) => check::run(&options),
         Task::Fuzz(options) => fuzz::run(&options),
+        Task::Soak(options) => soak::run(&options),
         Task::Kube(options) => kube::run(&options),
         Task::Test(options) => test::run(&options),
     }

@@ -1,7 +1,9 @@
 //! The daemon's configuration file, read once and checked. Every default is here.
 
 mod agents;
+mod keepalive;
 mod kubernetes;
+mod limits;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -9,7 +11,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use bytesize::ByteSize;
 use globset::{Glob, GlobSet, GlobSetBuilder};
 use jiff::SignedDuration;
 use schemars::JsonSchema;
@@ -17,7 +18,9 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 pub use self::agents::AgentSelector;
+pub use self::keepalive::Keepalive;
 pub use self::kubernetes::{Kubernetes, PodSelector, Unclassified};
+pub use self::limits::Limits;
 use crate::workflow::Extractor;
 
 /// The configuration of a host.
@@ -65,6 +68,8 @@ pub struct Config {
     pub fail: Fail,
     #[serde(default)]
     pub limits: Limits,
+    #[serde(default)]
+    pub keepalive: Keepalive,
     /// How long a stop goes on reading what a server still answers to a call it had received.
     #[serde(default = "default_evidence_window")]
     #[schemars(with = "String")]
@@ -186,37 +191,6 @@ pub enum Fail {
 /// Age of the daemon's heartbeat from which on `fail: open` applies.
 pub const STALE_AFTER: Duration = Duration::from_secs(5);
 
-/// The bounds of what is held in memory.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct Limits {
-    /// One JSON message, request or answer.
-    #[schemars(with = "String")]
-    pub message: ByteSize,
-    /// One server-sent event.
-    #[schemars(with = "String")]
-    pub event: ByteSize,
-    /// The head of one HTTP message.
-    #[schemars(with = "String")]
-    pub header: ByteSize,
-    /// Nesting of one JSON message.
-    pub depth: usize,
-    /// Connections of agents at a time; further ones are reset and counted.
-    pub connections: usize,
-}
-
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits {
-            message: ByteSize::mib(4),
-            event: ByteSize::mib(16),
-            header: ByteSize::kib(64),
-            depth: 128,
-            connections: 20_000,
-        }
-    }
-}
-
 fn default_state_dir() -> PathBuf {
     STATE_DIR.into()
 }
@@ -275,7 +249,8 @@ impl Config {
         if self.evidence_window.is_negative() {
             bail!("evidence_window: must not be negative");
         }
-        Ok(())
+        self.keepalive.check()?;
+        self.limits.check()
     }
 }
 
@@ -449,6 +424,8 @@ mod tests {
             "`labels`",
         );
         check_error("version: 1\nfail: maybe", "maybe");
+        check_error("version: 1\nlimits: {depth: 0}", "limits: depth 0");
+        check_error("version: 1\nlimits: {mesage: 1MiB}", "did you mean `message`?");
         check_error("version: 1\nwatch: ['a[']", "a[");
         check_error("version: 1\nworkflow: [{label: app}]", "expected one of");
         check_error("version: 1\nworkflow:\n  - {unit: true}\n  - {env: ''}", "config.yaml:4:");

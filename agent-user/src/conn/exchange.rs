@@ -17,7 +17,7 @@ use crate::judge::{Asking, Judged, Replaced, judge_unread, refuse_bytes};
 use crate::ledger::Phase;
 use crate::record::metrics::Class;
 
-use super::sending::{Progress, Request, with_content};
+use super::sending::{Progress, Request, give_back, with_content};
 use super::{Connection, Spoke, between};
 
 /// Memory for the head of a request that a connection keeps while it is idle.
@@ -26,6 +26,16 @@ const KEPT_HEAD: usize = 4096;
 impl Connection {
     /// HTTP/1.1: one exchange after the other until one side closes.
     pub(super) async fn http(&mut self) -> Result<End, End> {
+        match self.exchanges().await {
+            Err(End::Full(full)) if self.begun == Begun::Nothing => {
+                self.refuse_bytes("503 Service Unavailable", Guard::Full(full)).await?;
+                Err(End::Full(full))
+            }
+            result => result,
+        }
+    }
+
+    async fn exchanges(&mut self) -> Result<End, End> {
         if self.class.is_none() {
             self.classify(Class::Http);
         }
@@ -61,14 +71,14 @@ impl Connection {
         self.progress = Progress::default();
         self.posting = None;
         self.conn.end();
-        self.agent.reader.rest();
+        give_back(&mut self.agent.reader);
         if self.request.capacity() > KEPT_HEAD {
             self.request = Vec::new();
         }
         match &mut self.server {
             // Bytes that answer no question must not become the answer to the next one.
             Some(server) if !server.reader.buffer.is_empty() => self.leave_server(),
-            Some(server) => server.reader.rest(),
+            Some(server) => give_back(&mut server.reader),
             None => {}
         }
     }
@@ -226,6 +236,9 @@ impl Connection {
         };
         self.conn.set_phase(if has_calls { Phase::Sending } else { Phase::Open });
         let replaced = replaced.filter(|_| len.is_some());
+        // Of the content as it came no more is needed.
+        let edited = replaced.as_ref().map_or(0, |replaced| replaced.head.len() + replaced.content.len());
+        self.agent.reader.made(edited).map_err(End::agent)?;
         let request = Request {
             ready: len.unwrap_or(head.len),
             replaced: replaced.map(|replaced| with_content(&replaced.head, &replaced.content)),

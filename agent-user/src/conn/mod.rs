@@ -13,7 +13,6 @@ use std::time::Instant;
 
 use agent_abi::Origin;
 use tokio::net::TcpStream;
-use tracing::warn;
 
 use crate::approvals::Parked;
 use crate::channels::Channel;
@@ -27,22 +26,19 @@ use crate::forward::own::Source;
 use crate::forward::reframe::Stream;
 use crate::forward::side::{Reader, Side};
 use crate::forward::tunnel::tunnel;
-use crate::identity::Identity;
+use crate::identity::{Agent, Identity};
 use crate::judge::{Target, is_refused, judge_opaque, names};
 use crate::kernel::netns::Netns;
 use crate::ledger::{Conn, Phase, Scene};
 use crate::parts::Parts;
 use crate::record::entry::{self, Entry};
 use crate::record::metrics::Class;
+use crate::room::Share;
 
 use self::sending::Progress;
 
 /// Carries one connection of an agent until it ends, and records it.
-pub async fn run(stream: TcpStream, origin: Origin, netns: Arc<Netns>, parts: Arc<Parts>) {
-    let Some(agent) = parts.agents.by_number(origin.agent) else {
-        warn!(agent = origin.agent, pid = origin.tgid, "a connection of nobody we know was closed");
-        return;
-    };
+pub async fn run(stream: TcpStream, agent: Arc<Agent>, origin: Origin, netns: Arc<Netns>, parts: Arc<Parts>) {
     let identity = Identity::resolve(agent, &origin, &parts.workflow).await;
     let destination = entry::address(origin.addr, origin.port);
     let scene = Scene::of_connection(destination, identity.workflow.value());
@@ -116,10 +112,10 @@ impl Connection {
         scene: Scene,
     ) -> Connection {
         Connection {
+            agent: Side::new(stream, share(&parts, &conn), parts.keepalive),
             parts,
             conn,
             netns,
-            agent: Side::new(stream),
             server: None,
             source: None,
             scene,
@@ -170,7 +166,7 @@ impl Connection {
             // The one before may have had the same address.
             self.source = None;
             self.source = self.parts.own_endpoint.remember(&self.netns, &stream, &self.conn);
-            let mut server = Side::new(stream);
+            let mut server = Side::new(stream, share(&self.parts, &self.conn), self.parts.keepalive);
             if let Some(tunnel) = self.conn.tunnel() {
                 tunnel.dig(&mut server, self.parts.limits.header).await.map_err(End::Unreachable)?;
             }
@@ -250,10 +246,12 @@ impl Connection {
         let speaks_http = matches!(self.class, Some(Class::Http | Class::Mcp));
         match &end {
             End::Unreachable(_) | End::Network(_) => self.agent.reset_on_close(),
-            End::Refused | End::Malformed(_) if !speaks_http || self.begun == Begun::Partial => {
+            End::Refused | End::Malformed(_) | End::Full(_)
+                if !speaks_http || self.begun == Begun::Partial =>
+            {
                 self.agent.reset_on_close();
             }
-            End::Refused | End::Malformed(_) => self.agent.linger().await,
+            End::Refused | End::Malformed(_) | End::Full(_) => self.agent.linger().await,
             End::AgentClosed | End::ServerClosed | End::Stopped | End::Drain | End::Tunnel(_) => {}
         }
         self.end = Some(end);
@@ -318,6 +316,12 @@ impl Connection {
             lasted_ms: u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX),
         }));
     }
+}
+
+/// What a side of a connection holds.
+fn share(parts: &Parts, conn: &Conn) -> Share {
+    // Nothing always fits.
+    parts.memory.take(&conn.identity.agent.memory, 0).map(Share::new).unwrap_or_default()
 }
 
 enum Spoke {

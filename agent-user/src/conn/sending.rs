@@ -1,5 +1,7 @@
 //! An allowed request on its way to the server, and the agent that sends it.
 
+use std::io;
+
 use bytes::Buf;
 use tokio::task::yield_now;
 
@@ -40,6 +42,13 @@ fn is_whole_request(bytes: &[u8]) -> bool {
 /// A request with this head and another content.
 pub(super) fn with_content(head: &[u8], content: &[u8]) -> Vec<u8> {
     [&rewrite_head(head, Framing::Length(content.len() as u64)), content].concat()
+}
+
+/// Gives back what was made of a message that has left.
+pub(super) fn give_back(reader: &mut Reader) {
+    // Nothing is always within the bounds.
+    let _ = reader.made(0);
+    reader.rest();
 }
 
 /// An allowed request on its way out.
@@ -92,6 +101,8 @@ impl Request {
                     break;
                 }
                 Ok(_) => {}
+                // The next one can wait.
+                Err(error) if error.kind() == io::ErrorKind::OutOfMemory => break,
                 Err(error) => return End::agent(error),
             }
         }
@@ -108,7 +119,7 @@ impl Request {
         server.send(ready).await.map_err(|_| Undelivered::Server)?;
         self.replaced = None;
         agent.buffer.advance(self.ready);
-        agent.rest();
+        give_back(agent);
         progress.unsent = progress.unsent.map(|_| 0);
         let mut body = self.rest.clone();
         while !body.is_done() {
@@ -147,7 +158,8 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
-    use crate::forward::side::Side;
+    use crate::forward::side::{Keepalive, Side};
+    use crate::room::Share;
 
     const ASKED: &str = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 7\r\n\r\n[1,2,3]";
     const NEXT: &[u8] = b"GET / HTTP/1.1\r\n";
@@ -155,7 +167,7 @@ mod tests {
     async fn pair() -> (Side, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (near, far) = tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
-        (Side::new(near.unwrap()), far.unwrap().0)
+        (Side::new(near.unwrap(), Share::default(), Keepalive::default()), far.unwrap().0)
     }
 
     /// An agent that has sent the request and the beginning of the next one, and its request edited to another content.

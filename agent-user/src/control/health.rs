@@ -40,6 +40,7 @@ async fn ready(Shared(control): Shared<Arc<Control>>) -> Response {
 async fn metrics(Shared(control): Shared<Arc<Control>>) -> Response {
     let metrics = &control.parts.metrics;
     metrics.kernel_attached.set(is_attached(&control.parts.kernel.health()).into());
+    metrics.held_bytes.set(i64::try_from(control.parts.memory.used()).unwrap_or(i64::MAX));
     if let Ok(counters) = control.parts.kernel.counters() {
         metrics.kernel_events_lost.set(i64::try_from(counters.events_lost).unwrap_or(i64::MAX));
     }

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use crate::decode::{Kind, Message, ResultMembers, mcp};
+use crate::room::Full;
 use drift::Drifted;
 use limit::Exceeded;
 use policy::{Approval, Defaults, Known, Limited, Mode, Policy, Redact};
@@ -228,6 +229,8 @@ pub enum Guard {
     Blocked,
     /// Too many calls that are answered in the same stream have no answer yet (HTTP+SSE).
     Unanswered { limit: usize },
+    /// There is no memory for it within the bounds of the configuration.
+    Full(Full),
 }
 
 impl Refusal {
@@ -291,6 +294,7 @@ impl Refusal {
             Refusal::Guard(Guard::UnseenTool) => "unseen_tool",
             Refusal::Guard(Guard::Blocked) => "blocked",
             Refusal::Guard(Guard::Unanswered { .. }) => "unanswered",
+            Refusal::Guard(Guard::Full(full)) => full.label(),
         }
     }
 
@@ -322,6 +326,7 @@ impl Refusal {
             Refusal::Guard(Guard::Unanswered { limit }) => {
                 format!("{limit} calls of the same session wait for their answers")
             }
+            Refusal::Guard(Guard::Full(full)) => full.to_string(),
             Refusal::Guard(Guard::UnknownRevision(stated)) => {
                 format!("protocol revision {stated:?} is not known here")
             }
@@ -342,6 +347,7 @@ impl Guard {
             Guard::UnseenTool => "default:unseen_tool",
             Guard::Blocked => "guard:blocked",
             Guard::Unanswered { .. } => "guard:unanswered",
+            Guard::Full(_) => "guard:full",
         }
     }
 }

@@ -295,7 +295,7 @@ fn same(a: &str, b: &str) -> bool {
 }
 
 /// The scanner recurses, so its stack is bounded whatever the limits say.
-const DEEPEST: usize = 512;
+pub const DEEPEST: usize = 512;
 
 #[cfg(test)]
 mod tests {

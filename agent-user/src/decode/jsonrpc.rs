@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use super::json::{Scanner, Stop};
 use super::members::{Params, ResultMembers, blame_case_variant};
 use super::strings::{string, unescape};
-use super::{Limits, Undecodable, mcp};
+use super::{Limits, Undecodable, mcp, names};
 
 /// Messages that one batch may have.
 pub const MAX_BATCH: usize = 1024;
@@ -92,6 +92,7 @@ pub enum IdKind {
 pub fn decode<'a>(bytes: &'a [u8], limits: &Limits) -> Result<Payload<'a>, Undecodable> {
     let mut scanner = Scanner::new(bytes, limits.depth)?;
     let first = payload(&mut scanner)?;
+    names::check(&first, limits.name)?;
     let is_message = first != Payload::NotJsonRpc;
     let mut separated = scanner.space();
     while !scanner.at_end() {
@@ -223,6 +224,17 @@ fn message<'a>(scanner: &mut Scanner<'a>) -> Result<Option<Message<'a>>, Stop> {
         scanner.blame(Undecodable::Shape);
     }
     Ok(Some(Message { kind, raw, params, result, error }))
+}
+
+impl<'a> Payload<'a> {
+    /// All of them.
+    pub fn messages(&self) -> &[Message<'a>] {
+        match self {
+            Payload::Single(message) => std::slice::from_ref(message),
+            Payload::Batch(messages) => messages,
+            Payload::NotJsonRpc => &[],
+        }
+    }
 }
 
 impl<'a> RawId<'a> {

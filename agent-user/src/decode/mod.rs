@@ -21,6 +21,7 @@ pub mod mcp;
 pub mod members;
 #[cfg(test)]
 mod mutate;
+mod names;
 #[cfg(test)]
 mod replay;
 mod rewrite;
@@ -39,6 +40,7 @@ pub use head::{Framing, Method, RequestHead, ResponseHead, Span, Version};
 pub use head::{parse_request, parse_response};
 pub use headers::Headers;
 pub use hello::{Hello, Named};
+pub use json::DEEPEST;
 pub(crate) use json::{Scanner, Stop};
 pub use jsonrpc::{IdKind, Kind, Message, Payload, RawId, decode};
 pub use malformed::Malformed;
@@ -60,13 +62,15 @@ pub struct Limits {
     pub event: usize,
     /// Bytes of one HTTP/1 head.
     pub header: usize,
-    /// Levels of nesting in JSON, at most 512.
+    /// Bytes of an id, a method, or the name of what is used.
+    pub name: usize,
+    /// Levels of nesting in JSON, at most [`DEEPEST`].
     pub depth: usize,
 }
 
 impl Default for Limits {
     /// What servers and clients use: 4 MiB bodies (Python and TypeScript SDK), 16 MiB events (Rust SDK).
     fn default() -> Self {
-        Self { message: 4 << 20, event: 16 << 20, header: 64 << 10, depth: 128 }
+        Self { message: 4 << 20, event: 16 << 20, header: 64 << 10, name: 16 << 10, depth: 128 }
     }
 }

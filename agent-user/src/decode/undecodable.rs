@@ -29,6 +29,8 @@ pub enum Undecodable {
     BatchElement,
     /// A batch of more than [`MAX_BATCH`](super::jsonrpc::MAX_BATCH) messages.
     BatchTooLong,
+    /// An id, a method, or the name of what is used, over its bound.
+    NameTooLong,
     /// Two requests of a batch with one id: whose answer is whose?
     DuplicateId,
 }
@@ -49,6 +51,7 @@ impl Undecodable {
             Self::Shape => "jsonrpc_shape",
             Self::BatchElement => "batch_element",
             Self::BatchTooLong => "batch_too_long",
+            Self::NameTooLong => "name_too_long",
             Self::DuplicateId => "duplicate_id",
         }
     }

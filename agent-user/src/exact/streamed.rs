@@ -101,7 +101,7 @@ impl World {
         let listed = to_call(call);
         let rpc_id = listed.rpc_id.clone().unwrap_or_default();
         let rules = self.gate.begin(conn, scene.clone(), vec![listed]);
-        conn.post_to(&stream.conn).unwrap();
+        conn.post_to(&stream.conn, 1000).unwrap();
         if conn.cut_by().is_some() || is_refused(&rules, &CODER.name, scene) {
             rest().await;
             conn.end();

@@ -201,6 +201,7 @@ pub(super) fn to_call(number: usize) -> Call {
         decision: number.to_string().into(),
         since: Timestamp::UNIX_EPOCH,
         agent_cancelled_at: None,
+        held: None,
     }
 }
 

@@ -23,7 +23,7 @@ use crate::forward::End;
 use crate::forward::channel::Open;
 use crate::forward::hold::{self, Content, Held, Hold};
 use crate::forward::reframe::Stream;
-use crate::forward::refuse::{self, Refused};
+use crate::forward::refuse;
 use crate::forward::side::{Reader, Writer};
 use crate::judge::{Answer, Answering, Target, notice_card};
 use crate::kernel::netns::Netns;
@@ -132,7 +132,7 @@ impl Relay<'_> {
             Err(End::Malformed(fault)) if *self.begun == Begun::Nothing || self.stream.is_waiting() => {
                 Err(self.refuse(&Refusal::Guard(Guard::Undecodable(fault.label())), None).await)
             }
-            result => result,
+            result => self.or_full(result).await,
         }
     }
 
@@ -216,7 +216,7 @@ impl Relay<'_> {
     }
 
     /// Copies an answer as it comes.
-    async fn pass(&mut self, head: &ResponseHead) -> Result<(), End> {
+    pub(super) async fn pass(&mut self, head: &ResponseHead) -> Result<(), End> {
         let outcome = if head.status == 202 { "accepted" } else { "none" };
         let mut body = Body::new(head.framing);
         let (mut at, mut bytes) = (head.len, 0);
@@ -261,6 +261,7 @@ impl Relay<'_> {
         self.conn.set_phase(Phase::Answering);
         *self.begun = Begun::Partial;
         let Edit::Replace(json) = edit else { return self.forward(len).await };
+        self.server.made(json.capacity()).map_err(End::server)?;
         let framing = Framing::Length(json.len() as u64);
         let replaced = [rewrite_head(&self.server.buffer[..head.len], framing), json].concat();
         self.agent.send(&replaced).await.map_err(End::agent)?;
@@ -293,14 +294,20 @@ impl Relay<'_> {
         let content = loop {
             match held.advance(&self.server.buffer).map_err(End::Malformed)? {
                 Held::Done(content) => break content,
-                Held::More(expected) => match self.more(expected).await {
-                    Err(End::ServerClosed) if head.framing == Framing::UntilClose => break held.content(),
-                    result => result?,
-                },
+                Held::More(expected) => {
+                    self.server.made(held.joined()).map_err(End::server)?;
+                    match self.more(expected).await {
+                        Err(End::ServerClosed) if head.framing == Framing::UntilClose => {
+                            break held.content();
+                        }
+                        result => result?,
+                    }
+                }
                 Held::Oversized => return Ok(Err(Guard::Oversized { limit: limits.message })),
             }
         };
         let content = content.undone(head.codings, &self.server.buffer, &limits);
+        self.server.made(content.as_ref().map_or(0, Content::held)).map_err(End::server)?;
         Ok(content.map(|content| (content, held.at)).map_err(|fault| hold::guard(fault, limits.message)))
     }
 
@@ -381,45 +388,9 @@ impl Relay<'_> {
         self.asked.has_calls || self.conn.is_mcp()
     }
 
-    /// What becomes of an answer that cannot be decided: passed unread where the operator chose so, else replaced.
-    pub(super) async fn or_refuse(&mut self, guard: Guard, head: &ResponseHead) -> Result<(), End> {
-        let defaults = self.parts.defaults_of(self.conn);
-        let is_oversized = matches!(guard, Guard::Oversized { .. });
-        match if is_oversized { defaults.oversized } else { defaults.undecodable } {
-            // In a stream that is open nothing can be passed unread.
-            Bias::Allow if !self.asked.opened => self.pass(head).await,
-            _ => Err(self.refuse(&Refusal::Guard(guard), Some(head.status)).await),
-        }
-    }
-
-    /// Answers in the server's place, which ends the connection.
-    pub(super) async fn refuse(&mut self, refusal: &Refusal, status: Option<u16>) -> End {
-        let calls = self.conn.end();
-        for call in &calls {
-            self.record(call, "none", Some(refusal.label()), status, 0);
-        }
-        let decision = self.parts.record_guard(self.conn, "answer", refusal).await;
-        let answer = if self.asked.opened {
-            self.stream.ending(&calls, refusal)
-        } else if calls.is_empty() {
-            refuse::plain("502 Bad Gateway", refusal, &decision)
-        } else {
-            refuse::http(&Refused::all(&calls, refusal), calls.len() > 1, true)
-        };
-        match self.agent.send(&answer).await {
-            Ok(()) => End::Refused,
-            Err(error) => End::agent(error),
-        }
-    }
-
     /// Takes the calls off the ledger that a payload answers.
     fn finish(&self, payload: &Payload<'_>, bytes: usize, status: Option<u16>) {
-        let messages = match payload {
-            Payload::Single(message) => std::slice::from_ref(message),
-            Payload::Batch(messages) => messages,
-            Payload::NotJsonRpc => return,
-        };
-        for message in messages {
+        for message in payload.messages() {
             let Kind::Response { id: Some(id), .. } = &message.kind else {
                 self.learn(message, None);
                 continue;
@@ -439,7 +410,8 @@ impl Relay<'_> {
         let begin = |id, call: &Call| {
             let scene = self.conn.scene();
             let (netns, request) = (Arc::clone(self.netns), self.client().to_vec());
-            Task { id, call: call.clone(), scene, conn: Arc::clone(self.conn), netns, request }
+            let held = self.parts.memory.take(&self.conn.identity.agent.memory, request.len()).ok()?;
+            Some(Task { id, call: call.clone(), scene, conn: Arc::clone(self.conn), netns, request, held })
         };
         if let Some(round) = call.and_then(|call| call.round) {
             self.parts.rounds.learn(self.conn.identity.agent.number, round, message);

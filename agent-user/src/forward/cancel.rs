@@ -14,9 +14,10 @@ use crate::decode::{
 };
 use crate::forward::dial::dial;
 use crate::forward::hold::{Held, Hold};
-use crate::forward::side::Side;
+use crate::forward::side::{Keepalive, Side};
 use crate::kernel::netns::Netns;
 use crate::ledger::Conn;
+use crate::room::Share;
 
 /// How long a server may take to answer one message.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
@@ -85,7 +86,8 @@ impl Client<'_> {
         let head = parse_request(self.request, self.limits.header).ok().flatten();
         let message = head.and_then(|head| self.message(&head, body, routing));
         let message = message.ok_or_else(|| invalid("the head of the request is lost"))?;
-        let mut side = Side::new(dial(self.netns, self.conn.destination).await?);
+        let stream = dial(self.netns, self.conn.destination).await?;
+        let mut side = Side::new(stream, Share::default(), Keepalive::default());
         if let Some(tunnel) = self.conn.tunnel() {
             tunnel.dig(&mut side, self.limits.header).await?;
         }

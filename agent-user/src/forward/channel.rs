@@ -100,7 +100,8 @@ impl Relay<'_> {
 
     /// Goes on with a stream where a stop has left it.
     pub async fn go_on_with(mut self, head: &ResponseHead) -> Result<Answered, End> {
-        self.events(head).await?;
+        let relayed = self.events(head).await;
+        self.or_full(relayed).await?;
         Ok(self.answered(head))
     }
 

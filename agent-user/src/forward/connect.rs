@@ -96,6 +96,8 @@ mod tests {
     use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
+    use crate::forward::side::Keepalive;
+    use crate::room::Share;
 
     const FIRST: &[u8] = b"CONNECT proxy.test:3128 HTTP/1.1\r\nProxy-Authorization: Basic x\r\n\r\n";
     const SECOND: &[u8] = b"CONNECT [::ffff:10.0.0.1]:443 HTTP/1.1\r\n\r\n";
@@ -115,7 +117,8 @@ mod tests {
     async fn dug(answer: &'static [u8]) -> (io::Result<()>, Vec<u8>, Vec<u8>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (near, far) = tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
-        let (mut side, mut far) = (Side::new(near.unwrap()), far.unwrap().0);
+        let (mut side, mut far) =
+            (Side::new(near.unwrap(), Share::default(), Keepalive::default()), far.unwrap().0);
         far.write_all(answer).await.unwrap();
         far.shutdown().await.unwrap();
         let outer = Tunnel::asked_for(FIRST, None).unwrap();

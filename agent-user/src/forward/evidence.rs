@@ -5,6 +5,7 @@
 //! read on for a while: the late answer is evidence, and never reaches the agent. Its size and digest are those of the
 //! JSON text, out of any coding.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -139,7 +140,7 @@ impl Evidence {
                         return if head.tunnel { Err(Heard::Unreadable) } else { Ok(head) };
                     }
                 }
-                Ok(None) if more(&mut self.server.reader).await => {}
+                Ok(None) if more(&mut self.server.reader).await? => {}
                 Ok(None) => return Err(Heard::End),
                 Err(_) => return Err(Heard::Unreadable),
             }
@@ -152,9 +153,17 @@ impl Evidence {
         loop {
             let content = match hold.advance(&self.server.reader.buffer) {
                 Ok(Held::Done(content)) => content,
-                Ok(Held::More(_)) if more(&mut self.server.reader).await => continue,
-                Ok(Held::More(_)) if head.framing == Framing::UntilClose => hold.content(),
-                Ok(Held::More(_)) => return Heard::End,
+                Ok(Held::More(_)) => {
+                    if self.server.reader.made(hold.joined()).is_err() {
+                        return Heard::Unreadable;
+                    }
+                    match more(&mut self.server.reader).await {
+                        Ok(true) => continue,
+                        Ok(false) if head.framing == Framing::UntilClose => hold.content(),
+                        Ok(false) => return Heard::End,
+                        Err(heard) => return heard,
+                    }
+                }
                 Ok(Held::Oversized) | Err(_) => return Heard::Unreadable,
             };
             let Ok(content) = content.undone(head.codings, &self.server.reader.buffer, &limits) else {
@@ -181,13 +190,20 @@ impl Evidence {
                 Ok(false) => {
                     if self.stream.has_more() {
                         yield_now().await;
-                    } else if self.server.reader.buffer.is_empty() && !more(&mut self.server.reader).await {
-                        break;
+                    } else if self.server.reader.buffer.is_empty() {
+                        match more(&mut self.server.reader).await {
+                            Ok(true) => {}
+                            Ok(false) => break,
+                            Err(heard) => return heard,
+                        }
                     }
                     let Ok(taken) = self.stream.take(&self.server.reader.buffer) else {
                         return Heard::Unreadable;
                     };
                     self.server.reader.buffer.advance(taken);
+                    if self.server.reader.made(self.stream.held()).is_err() {
+                        return Heard::Unreadable;
+                    }
                 }
                 Err(_) => return Heard::Unreadable,
             }
@@ -223,13 +239,16 @@ impl Evidence {
 
     /// A late answer may say that the work has only begun: then the task is cancelled as any other.
     fn cancel_task(&self, message: &Message<'_>, call: &Call) {
-        let begin = |id, call: &Call| Task {
-            id,
-            call: call.clone(),
-            scene: self.scene.clone(),
-            conn: Arc::clone(&self.conn),
-            netns: Arc::clone(&self.netns),
-            request: self.request.clone(),
+        let begin = |id, call: &Call| {
+            Some(Task {
+                id,
+                call: call.clone(),
+                scene: self.scene.clone(),
+                conn: Arc::clone(&self.conn),
+                netns: Arc::clone(&self.netns),
+                request: self.request.clone(),
+                held: self.parts.memory.take(&self.conn.identity.agent.memory, self.request.len()).ok()?,
+            })
         };
         if let Learnt::Begun(task) = self.parts.tasks.learn(&self.conn, message, Some(call), begin) {
             task_cancel::cancel_late(&self.parts, &self.stop, &task);
@@ -326,8 +345,12 @@ const CANCELLED: [&str; 5] = [
     "operation cancelled",
 ];
 
-async fn more(reader: &mut Reader) -> bool {
-    reader.fill().await.is_ok_and(|read| read > 0)
+/// Reads on; false at the end. Where there is no room for more, that is no end.
+async fn more(reader: &mut Reader) -> Result<bool, Heard> {
+    match reader.fill().await {
+        Err(error) if error.kind() == io::ErrorKind::OutOfMemory => Err(Heard::Unreadable),
+        read => Ok(read.is_ok_and(|read| read > 0)),
+    }
 }
 
 pub(super) fn record_cancel(

@@ -24,6 +24,14 @@ impl Content {
         }
     }
 
+    /// Bytes that it holds beside the buffer.
+    pub fn held(&self) -> usize {
+        match self {
+            Content::InPlace(_) => 0,
+            Content::Joined(bytes) => bytes.capacity(),
+        }
+    }
+
     /// The content out of its codings. What could be read in another way as well, or is over its limit, is not.
     pub fn undone(self, codings: Codings, buffer: &[u8], limits: &Limits) -> Result<Content, Fault> {
         if codings.is_identity() {
@@ -98,6 +106,11 @@ impl Hold {
         } else {
             Held::More(expected)
         })
+    }
+
+    /// Bytes that are held beside the buffer.
+    pub fn joined(&self) -> usize {
+        self.joined.capacity()
     }
 
     /// The content so far: all of it, when the message ends with the connection.

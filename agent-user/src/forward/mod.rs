@@ -11,6 +11,7 @@ pub mod connect;
 pub mod dial;
 pub mod evidence;
 pub mod hold;
+mod instead;
 mod opened;
 pub mod own;
 pub mod reframe;
@@ -26,6 +27,7 @@ use std::io;
 use std::sync::Arc;
 
 use crate::decode::Malformed;
+use crate::room::Full;
 
 use self::connect::Tunnel;
 
@@ -42,6 +44,8 @@ pub enum End {
     Unreachable(io::Error),
     /// The agent, or the server, sent HTTP that two readers could understand differently.
     Malformed(Malformed),
+    /// There is no memory for what is said.
+    Full(Full),
     /// Refused by a rule or default that ends the connection.
     Refused,
     /// A stop cut it.
@@ -60,6 +64,7 @@ impl End {
             End::ServerClosed => "server_closed",
             End::Network(_) | End::Unreachable(_) => "network_error",
             End::Malformed(_) => "malformed",
+            End::Full(full) => full.label(),
             End::Refused => "refused",
             End::Stopped => "operator_stop",
             End::Drain => "drain",
@@ -73,18 +78,30 @@ impl End {
             End::Network(error) => Some(error.to_string()),
             End::Unreachable(error) => Some(format!("server not reached: {error}")),
             End::Malformed(malformed) => Some(malformed.label().to_owned()),
+            End::Full(full) => Some(full.to_string()),
             _ => None,
         }
     }
 
     /// An error while talking to the agent.
     pub fn agent(error: io::Error) -> End {
+        if let Some(full) = End::full(&error) {
+            return full;
+        }
         let gone = matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset);
         if gone { End::AgentClosed } else { End::Network(error) }
     }
 
+    /// There was no room for what was read.
+    fn full(error: &io::Error) -> Option<End> {
+        error.get_ref()?.downcast_ref().copied().map(End::Full)
+    }
+
     /// An error while talking to the server. A reset is no orderly end: what came before it may be cut short.
     pub fn server(error: io::Error) -> End {
+        if let Some(full) = End::full(&error) {
+            return full;
+        }
         if error.kind() == io::ErrorKind::BrokenPipe { End::ServerClosed } else { End::Network(error) }
     }
 }

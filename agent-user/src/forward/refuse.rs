@@ -226,6 +226,7 @@ pub(super) mod tests {
             cursor: None,
             round: None,
             agent_cancelled_at: None,
+            held: None,
             tool: (method == "tools/call").then(|| "wire_transfer".into()),
             rpc_id: rpc_id.map(Into::into),
             server: "bank".into(),

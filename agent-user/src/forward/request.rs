@@ -40,7 +40,10 @@ pub async fn read(
             Some(found) => break found,
             // A coding can have much that is no content, such as a name in its header.
             None if opening.at - head.len > limits.message => return Ok(Reading::Oversized),
-            None => waits.more(0).await?,
+            None => {
+                waits.made(opening.held())?;
+                waits.more(0).await?;
+            }
         }
     };
     let (raw, start) = match opening {
@@ -64,10 +67,15 @@ pub async fn read(
         match hold.advance(waits.buffer()).map_err(End::Malformed)? {
             Held::Done(content) => break content,
             Held::Oversized => return Ok(Reading::Oversized),
-            Held::More(expected) => waits.more(expected).await?,
+            Held::More(expected) => {
+                waits.made(hold.joined())?;
+                waits.more(expected).await?;
+            }
         }
     };
-    Ok(match content.undone(head.codings, waits.buffer(), limits) {
+    let content = content.undone(head.codings, waits.buffer(), limits);
+    waits.made(content.as_ref().map_or(0, Content::held))?;
+    Ok(match content {
         Ok(content) if is_json => Reading::Whole { len: hold.at, content },
         Ok(_) => Reading::Head,
         Err(fault) => Reading::of(fault),
@@ -160,6 +168,14 @@ impl Opening {
         }
     }
 
+    /// Bytes that are held to undo the codings.
+    fn held(&self) -> usize {
+        match &self.decoded {
+            Some((Ok(decoder), _)) => decoder.held(),
+            _ => 0,
+        }
+    }
+
     fn found(&self) -> Found {
         let raw = self.raw.start();
         match &self.decoded {
@@ -232,6 +248,11 @@ impl Waits<'_> {
         &self.agent.reader.buffer
     }
 
+    /// So many bytes are held beside the buffer.
+    fn made(&mut self, held: usize) -> Result<(), End> {
+        self.agent.reader.made(held).map_err(End::agent)
+    }
+
     async fn more(&mut self, expected: usize) -> Result<(), End> {
         if self.expects && !*self.continued {
             self.agent.writer.send(CONTINUE).await.map_err(End::agent)?;
@@ -254,6 +275,8 @@ mod tests {
     use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
+    use crate::forward::side::Keepalive;
+    use crate::room::Share;
 
     #[track_caller]
     fn check(content: &[u8], expect: bool) {
@@ -337,7 +360,8 @@ mod tests {
     async fn a_coding_without_content_is_not_held_for_ever() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (near, far) = tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
-        let (mut side, mut far) = (Side::new(near.unwrap()), far.unwrap().0);
+        let (mut side, mut far) =
+            (Side::new(near.unwrap(), Share::default(), Keepalive::default()), far.unwrap().0);
         let head = b"POST / HTTP/1.1\r\nContent-Encoding: gzip\r\nContent-Length: 9000\r\n\r\n";
         let name = [&b"\x1f\x8b\x08\x08\0\0\0\0\0\0"[..], &[b'a'; 2000]].concat();
         far.write_all(&[&head[..], &name].concat()).await.unwrap();

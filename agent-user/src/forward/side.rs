@@ -12,15 +12,28 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
+use crate::kernel::tcp;
+use crate::room::{FREE, Full, Share};
+
 /// Room made for a read when nothing says how much will come.
 const CHUNK: usize = 16 * 1024;
-/// A half-dead peer is found after `KEEPALIVE_IDLE` plus `KEEPALIVE_PROBES` times `KEEPALIVE_EVERY`.
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
-const KEEPALIVE_EVERY: Duration = Duration::from_secs(15);
-const KEEPALIVE_PROBES: u32 = 4;
 /// How long, and for how many bytes, a side that was refused may go on sending.
 const LINGER_WITHIN: Duration = Duration::from_secs(1);
 const LINGER_BYTES: usize = 16 << 20;
+
+/// How a peer that is gone is found: once nothing has come for `idle`, by `probes` of TCP, one `every` so often.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keepalive {
+    pub idle: Duration,
+    pub every: Duration,
+    pub probes: u32,
+}
+
+impl Default for Keepalive {
+    fn default() -> Keepalive {
+        Keepalive { idle: Duration::from_secs(60), every: Duration::from_secs(15), probes: 4 }
+    }
+}
 
 /// One side of a connection.
 #[derive(Debug)]
@@ -35,6 +48,8 @@ pub struct Reader {
     socket: OwnedReadHalf,
     /// Bytes read and not yet used. Empty and without memory while the connection is idle.
     pub buffer: BytesMut,
+    /// What it and what is made of it take of the room for messages.
+    share: Share,
 }
 
 /// The writing half and how much it has written.
@@ -46,19 +61,19 @@ pub struct Writer {
 }
 
 impl Side {
-    /// Takes over a socket: no delay (small frames must leave at once), keepalive (half-dead peers are found).
-    pub fn new(stream: TcpStream) -> Side {
+    /// Takes over a socket: no delay (small frames must leave at once); and a peer that is gone is found, whether anything
+    /// was sent to it or not.
+    pub fn new(stream: TcpStream, share: Share, keepalive: Keepalive) -> Side {
+        let Keepalive { idle, every, probes } = keepalive;
         let socket = SockRef::from(&stream);
-        let keepalive = TcpKeepalive::new()
-            .with_time(KEEPALIVE_IDLE)
-            .with_interval(KEEPALIVE_EVERY)
-            .with_retries(KEEPALIVE_PROBES);
-        // Both are improvements only; a socket that refuses them still works.
+        let options = TcpKeepalive::new().with_time(idle).with_interval(every).with_retries(probes);
+        // All are improvements only; a socket that refuses them still works.
         let _ = socket.set_tcp_nodelay(true);
-        let _ = socket.set_tcp_keepalive(&keepalive);
+        let _ = socket.set_tcp_keepalive(&options);
+        let _ = tcp::give_up_after(stream.as_fd(), idle + every * probes);
         let (reader, writer) = stream.into_split();
         Side {
-            reader: Reader { socket: reader, buffer: BytesMut::new() },
+            reader: Reader { socket: reader, buffer: BytesMut::new(), share },
             writer: Writer { socket: Some(writer), written: AtomicU64::new(0) },
         }
     }
@@ -94,7 +109,8 @@ impl Side {
 }
 
 impl Reader {
-    /// Reads more bytes to the end of the buffer; 0 is the end of the stream. Cancelling loses nothing.
+    /// Reads more bytes to the end of the buffer; 0 is the end of the stream. Cancelling loses nothing. An error that is a
+    /// [`Full`]: there is no room for more.
     pub async fn fill(&mut self) -> io::Result<usize> {
         self.fill_for(0).await
     }
@@ -109,6 +125,7 @@ impl Reader {
         if self.buffer.is_empty() {
             self.buffer.reserve(CHUNK);
         }
+        self.share.buffer_has(self.buffer.capacity()).map_err(no_room)?;
         self.socket.read_buf(&mut self.buffer).await
     }
 
@@ -125,11 +142,22 @@ impl Reader {
         Ok(())
     }
 
-    /// Gives the memory back between messages.
+    /// So many bytes are held that were made of what was read: decoded, joined or edited. An error is a [`Full`].
+    pub fn made(&mut self, bytes: usize) -> io::Result<()> {
+        self.share.made(bytes).map_err(no_room)
+    }
+
+    /// Gives the memory back between messages, but for the beginning of the next one.
     pub fn rest(&mut self) {
         if self.buffer.is_empty() {
             self.buffer = BytesMut::new();
+        } else if self.share.buffer() > FREE && self.buffer.len() <= FREE {
+            // What is used up at its front would be kept with it.
+            self.buffer = BytesMut::from(&self.buffer[..]);
+        } else {
+            return;
         }
+        self.share.buffer_is_back(self.buffer.capacity());
     }
 }
 
@@ -174,6 +202,10 @@ impl Writer {
     }
 }
 
+fn no_room(full: Full) -> io::Error {
+    io::Error::new(io::ErrorKind::OutOfMemory, full)
+}
+
 #[cfg(test)]
 mod tests {
     use tokio::net::TcpListener;
@@ -184,7 +216,8 @@ mod tests {
     async fn hangup_is_seen_behind_bytes_that_nobody_reads() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (near, far) = tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
-        let (mut side, mut far) = (Side::new(near.unwrap()), far.unwrap().0);
+        let (mut side, mut far) =
+            (Side::new(near.unwrap(), Share::default(), Keepalive::default()), far.unwrap().0);
         let within = Duration::from_millis(50);
         far.write_all(b"first").await.unwrap();
         assert!(timeout(within, side.reader.hangup()).await.is_err());
@@ -194,5 +227,20 @@ mod tests {
         side.reader.hangup().await.unwrap();
         while side.reader.fill().await.unwrap() > 0 {}
         assert_eq!(&*side.reader.buffer, b"firstsecond");
+    }
+
+    #[tokio::test]
+    async fn a_side_delays_nothing_and_finds_peers_that_are_gone() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let keepalive = Keepalive { idle: Duration::from_secs(7), every: Duration::from_secs(3), probes: 2 };
+        let side = Side::new(near, Share::default(), keepalive);
+        let socket = SockRef::from(side.reader.socket.as_ref());
+        assert!(socket.tcp_nodelay().unwrap() && socket.keepalive().unwrap());
+        assert_eq!(socket.tcp_keepalive_time().unwrap(), keepalive.idle);
+        assert_eq!(socket.tcp_keepalive_interval().unwrap(), keepalive.every);
+        assert_eq!(socket.tcp_keepalive_retries().unwrap(), keepalive.probes);
+        // It would end connections to peers that are well.
+        assert_eq!(socket.tcp_user_timeout().unwrap(), None);
     }
 }

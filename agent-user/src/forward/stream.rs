@@ -5,8 +5,8 @@ use bytes::Buf;
 use tokio::task::yield_now;
 use tracing::debug;
 
+use crate::decide::Guard;
 use crate::decide::policy::Bias;
-use crate::decide::{Guard, Refusal};
 use crate::decode::coding::{Decoder, Fault, refuses_identity};
 use crate::decode::{Framing, Headers, Oversized, ResponseHead, Version, parse_request, rewrite_head, sse};
 use crate::forward::End;
@@ -50,6 +50,7 @@ impl Relay<'_> {
                 }
                 (Ok(()), Ok(())) => {}
             }
+            self.server.made(self.stream.held()).map_err(End::server)?;
             if self.stream.has_more() {
                 // A small input can be much to decode: others, and stops, have their turn.
                 yield_now().await;
@@ -164,23 +165,5 @@ impl Relay<'_> {
         self.agent.send_rest(bytes, left).await.map_err(End::agent)?;
         self.stream.sent();
         Ok(())
-    }
-
-    /// Ends the stream where it cannot be read on.
-    async fn refuse_rest(&mut self, guard: Guard) -> End {
-        let refusal = Refusal::Guard(guard);
-        let calls = self.conn.end();
-        for call in &calls {
-            self.record(call, "none", Some(refusal.label()), None, 0);
-        }
-        self.parts.record_guard(self.conn, "event", &refusal).await;
-        if self.stream.is_passing() {
-            return End::Refused;
-        }
-        let end = self.stream.ending(&calls, &refusal);
-        match self.agent.send(&end).await {
-            Ok(()) => End::Refused,
-            Err(error) => End::agent(error),
-        }
     }
 }

@@ -184,6 +184,7 @@ impl<'a> Prepared<'a> {
             cursor: self.message.params.as_ref().and_then(|params| params.cursor).and_then(shown::cursor),
             round: self.round,
             agent_cancelled_at: None,
+            held: None,
         }
     }
 

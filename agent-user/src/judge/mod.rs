@@ -22,10 +22,11 @@ use crate::decide::policy::Bias;
 use crate::decide::redact::splice_all;
 use crate::decide::subject::Subject;
 use crate::decide::{Guard, Refusal};
-use crate::decode::{Headers, Payload, RequestHead, Version, decode, mcp};
+use crate::decode::{Headers, Payload, RequestHead, Undecodable, Version, decode, mcp};
 use crate::forward::refuse::Refused;
-use crate::ledger::{Call, Conn, MOST_UNANSWERED, Scene, Unexpected};
+use crate::ledger::{Call, Conn, Scene, Unexpected};
 use crate::parts::Parts;
+use crate::room::Full;
 
 use self::message::{JudgedBy, Prepared};
 use self::target::authority;
@@ -35,6 +36,11 @@ pub use self::consent::{Consent, Question, Wait};
 pub use self::shown::notice_card;
 pub use self::target::{Target, names, server_names};
 pub use self::unread::{is_refused, judge_opaque, judge_unread, refuse_bytes};
+
+/// Bytes of calls in flight that a connection has without being counted.
+const UNCOUNTED: usize = 4096;
+/// Calls that wait for an answer in one stream without being counted.
+const UNCOUNTED_CALLS: usize = 16;
 
 /// What becomes of one request.
 #[derive(Debug)]
@@ -114,6 +120,15 @@ pub async fn judge(
     };
     let mut prepared: Vec<Prepared<'_>> =
         messages.iter().map(|message| Prepared::new(parts, conn, asking, message, &claims)).collect();
+    let is_long = |message: &Prepared<'_>| {
+        let name = message.call.as_ref().and_then(|call| call.name.as_deref());
+        name.is_some_and(|name| name.len() > parts.limits.name)
+    };
+    if prepared.iter().any(is_long) {
+        let denied = parts.defaults_of(conn).undecodable == Bias::Deny;
+        let guard = denied.then_some(Guard::Undecodable(Undecodable::NameTooLong.label()));
+        return judge_unread(parts, conn, target, asking, guard).await;
+    }
     let is_mcp = prepared.iter().any(|message| message.call.as_ref().is_none_or(|call| call.is_mcp));
     if is_mcp {
         conn.mark_mcp();
@@ -130,11 +145,11 @@ pub async fn judge(
     for (index, message) in prepared.iter_mut().enumerate() {
         message.place(parts, conn, &scene, consent.kept.get(index));
     }
-    let to_calls = |prepared: &[Prepared<'_>]| -> Vec<Call> {
-        prepared.iter().map(|message| message.to_call(&scene)).collect()
-    };
-    let rules = parts.gate.begin(conn, scene.clone(), to_calls(&prepared));
-    let expected = channel.map_or(Ok(()), |channel| conn.post_to(&channel.conn));
+    let mut calls: Vec<Call> = prepared.iter().map(|message| message.to_call(&scene)).collect();
+    let before = channel.map_or(0, |channel| channel.conn.unanswered());
+    let full = keep(parts, conn, &mut calls, before >= UNCOUNTED_CALLS).err();
+    let rules = parts.gate.begin(conn, scene.clone(), calls);
+    let expected = channel.map_or(Ok(()), |channel| conn.post_to(&channel.conn, parts.unanswered));
     if expected == Err(Unexpected::Repeated) {
         return judge_unread(parts, conn, target, asking, Some(Guard::Undecodable("repeated_id"))).await;
     }
@@ -159,7 +174,10 @@ pub async fn judge(
     for (index, message) in prepared.iter_mut().enumerate() {
         message.judge(&by);
         if expected == Err(Unexpected::Crowded) {
-            message.verdict.refuse(Guard::Unanswered { limit: MOST_UNANSWERED });
+            message.verdict.refuse(Guard::Unanswered { limit: parts.unanswered });
+        }
+        if let Some(full) = full {
+            message.verdict.refuse(Guard::Full(full));
         }
         if let Some(stop) = &cut_by {
             message.verdict.refusal = Some(Refusal::Stop(Arc::clone(stop)));
@@ -225,6 +243,17 @@ pub async fn judge(
         refusal: message.verdict.refusal.clone().unwrap_or_else(|| first.clone()),
     });
     Judged::Refused { calls: refused.collect(), batch }
+}
+
+/// Counts calls that stay on the ledger after their bytes have left: those of a stream can be many, those of a batch large.
+fn keep(parts: &Parts, conn: &Conn, calls: &mut [Call], many: bool) -> Result<(), Full> {
+    let size = calls.iter().map(Call::size).sum();
+    if size <= UNCOUNTED && !many {
+        return Ok(());
+    }
+    let taken = Arc::new(parts.memory.take(&conn.identity.agent.memory, size)?);
+    calls.iter_mut().for_each(|call| call.held = Some(Arc::clone(&taken)));
+    Ok(())
 }
 
 /// The request as it leaves, if rules have taken something out of it.

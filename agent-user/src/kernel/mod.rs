@@ -5,6 +5,7 @@
 //! `links/` is what is in force. When the daemon dies both stay, and agents stay held. Reading order: `Kernel`
 //! here, then `link` (attach without a gap), `maps` (what is written), `load`, and the tools beside them.
 
+pub mod allocator;
 pub mod cgroup;
 mod destroy;
 mod destroyed;
@@ -21,6 +22,7 @@ pub mod process;
 pub mod sock_diag;
 pub mod syn;
 mod sys;
+pub mod tcp;
 
 use std::collections::BTreeSet;
 use std::fs;

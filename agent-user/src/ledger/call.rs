@@ -9,6 +9,7 @@ use serde::Serialize;
 use crate::decide::stop::{Facts, Whom};
 use crate::decode::RawId;
 use crate::fingerprint::{Digest, Surface};
+use crate::room::Taken;
 use crate::rounds::Round;
 use crate::session::Session;
 
@@ -45,6 +46,9 @@ pub struct Call {
     /// What tells the next round of it, if it may have one.
     #[serde(skip)]
     pub round: Option<Round>,
+    /// What its texts take of the room for messages, where they are kept for long or are large.
+    #[serde(skip)]
+    pub held: Option<Arc<Taken>>,
     /// When the agent itself asked to cancel it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent_cancelled_at: Option<Timestamp>,
@@ -66,6 +70,13 @@ pub fn addresses(destination: SocketAddr) -> [String; 2] {
 }
 
 impl Call {
+    /// Bytes of its own, about.
+    pub fn size(&self) -> usize {
+        let texts = [&self.tool, &self.of_tool, &self.rpc_id];
+        let texts = texts.into_iter().flatten().map(|text| text.len()).sum::<usize>();
+        size_of::<Call>() + self.method.len() + self.decision.len() + texts
+    }
+
     /// Why it got no answer: the agent's own wish comes before what the server then did.
     pub fn cause(&self, cause: Option<&'static str>) -> Option<&'static str> {
         if self.agent_cancelled_at.is_some() { Some("agent_cancelled") } else { cause }

@@ -21,7 +21,7 @@ use crate::session::Session;
 use crate::sync::{Mutex, MutexGuard, Notify};
 
 pub use self::call::{Call, Scene, addresses, used};
-pub use self::posted::{CaughtThere, MOST_UNANSWERED, Unexpected};
+pub use self::posted::{CaughtThere, Unexpected};
 use self::posted::{Posted, PostsTo};
 
 /// One open connection of an agent.
@@ -334,10 +334,15 @@ impl Ledger {
         self.conns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A number for a connection.
+    pub fn next_id(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
     /// Opens a connection; `scene` is what is known of it before it says anything. It stays listed until the returned
     /// entry is dropped.
     pub fn open(self: &Arc<Self>, identity: Identity, destination: SocketAddr, scene: Scene) -> Entry {
-        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let id = self.next_id();
         let state = State {
             phase: Phase::Idle,
             scene,

@@ -15,8 +15,6 @@ use crate::decide::{Refusal, Rules};
 use crate::decode::RawId;
 use crate::session::Session;
 
-/// Calls of one stream without an answer. Further ones are refused.
-pub const MOST_UNANSWERED: usize = 1000;
 /// Calls that are over, and by which one more answer would be known.
 const MOST_PAST: usize = 64;
 
@@ -49,7 +47,7 @@ pub enum Unexpected {
     Ended,
     /// Another one with its id has no answer yet.
     Repeated,
-    /// There are [too many](MOST_UNANSWERED).
+    /// There are as many without an answer as there may be.
     Crowded,
 }
 
@@ -221,6 +219,13 @@ impl Conn {
         Some(late.swap_remove(index))
     }
 
+    /// How many calls wait for an answer here.
+    pub fn unanswered(&self) -> usize {
+        let state = self.state();
+        state.calls.len()
+            + state.posted.as_ref().map_or(0, |posted| posted.expected.len() + posted.late.len())
+    }
+
     /// Notes that the agent itself wants a call cancelled that is answered here.
     pub fn cancelled_there(&self, id: RawId<'_>) -> bool {
         let mut state = self.state();
@@ -245,15 +250,15 @@ impl Conn {
 /// The connection that POSTs.
 impl Conn {
     /// What it is about to do is answered in a stream. Call it when that is registered, and before any of it leaves.
-    pub fn post_to(&self, stream: &Arc<Conn>) -> Result<(), Unexpected> {
+    pub fn post_to(&self, stream: &Arc<Conn>, most: usize) -> Result<(), Unexpected> {
         let asked = |call: &&Call| call.rpc_id.is_some();
         let calls: Vec<Call> = self.state().calls.iter().filter(asked).cloned().collect();
-        stream.expect(&calls)?;
+        stream.expect(&calls, most)?;
         self.state().posts_to = Some(Box::new(PostsTo { stream: Arc::clone(stream), handed: Vec::new() }));
         Ok(())
     }
 
-    fn expect(&self, calls: &[Call]) -> Result<(), Unexpected> {
+    fn expect(&self, calls: &[Call], most: usize) -> Result<(), Unexpected> {
         let mut state = self.state();
         let State { calls: in_flight, posted, .. } = &mut *state;
         let posted = posted.as_deref_mut().filter(|posted| posted.open).ok_or(Unexpected::Ended)?;
@@ -269,7 +274,7 @@ impl Conn {
         if calls.iter().enumerate().any(is_repeated) {
             return Err(Unexpected::Repeated);
         }
-        if in_flight.len() + posted.expected.len() + calls.len() > MOST_UNANSWERED {
+        if in_flight.len() + posted.expected.len() + calls.len() > most {
             return Err(Unexpected::Crowded);
         }
         posted.expected.extend(calls.iter().cloned());

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -22,6 +22,8 @@ use super::metrics::Metrics;
 
 /// Lines that may wait for the disk.
 const QUEUE: usize = 16 * 1024;
+/// Bytes that they may have, unless it is one line alone.
+const QUEUED_BYTES: usize = 32 << 20;
 /// How long a line may wait while nothing asks for durability.
 const FLUSH: Duration = Duration::from_millis(100);
 /// How soon a full queue is tried again.
@@ -31,6 +33,8 @@ const ROOM_IN: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 pub struct Log {
     queue: ArrayQueue<Item>,
+    /// Of the lines in it.
+    bytes: AtomicUsize,
     writer: thread::Thread,
     closing: AtomicBool,
     metrics: Arc<Metrics>,
@@ -73,6 +77,7 @@ impl Log {
             .context("start the records thread")?;
         let log = Arc::new(Log {
             queue: ArrayQueue::new(QUEUE),
+            bytes: AtomicUsize::new(0),
             writer: thread.thread().clone(),
             closing: AtomicBool::new(false),
             metrics,
@@ -125,8 +130,15 @@ impl Log {
     }
 
     fn push(&self, item: Item) -> Result<(), Item> {
-        self.queue.push(item)?;
-        if self.queue.len() > QUEUE / 2 {
+        let length = item.line.len();
+        let bytes = self.bytes.fetch_add(length, Ordering::Relaxed);
+        let refused =
+            if bytes > 0 && bytes + length > QUEUED_BYTES { Err(item) } else { self.queue.push(item) };
+        if refused.is_err() {
+            self.bytes.fetch_sub(length, Ordering::Relaxed);
+        }
+        refused?;
+        if self.queue.len() > QUEUE / 2 || bytes > QUEUED_BYTES / 2 {
             self.writer.unpark();
         }
         Ok(())
@@ -140,6 +152,7 @@ impl Log {
             let mut lines = 0;
             while let Some(item) = self.queue.pop() {
                 buffer.extend_from_slice(&item.line);
+                self.bytes.fetch_sub(item.line.len(), Ordering::Relaxed);
                 lines += 1;
                 waiting.extend(item.durable);
                 if buffer.len() >= 1 << 20 {
@@ -216,5 +229,24 @@ mod tests {
         drop(writer);
         let lines = std::fs::read_to_string(&path).unwrap().lines().count();
         assert_eq!(lines as u64 + metrics.records_dropped.get(), QUEUE as u64);
+    }
+
+    #[test]
+    fn lines_that_wait_have_a_bound_in_bytes() {
+        let metrics = Arc::new(Metrics::new().unwrap());
+        let log = Log {
+            queue: ArrayQueue::new(QUEUE),
+            bytes: AtomicUsize::new(0),
+            writer: thread::current(),
+            closing: AtomicBool::new(false),
+            metrics,
+        };
+        let push = |length: usize| log.push(Item { line: vec![0; length], durable: None });
+        assert!(push(2 * QUEUED_BYTES).is_ok(), "one line alone is taken");
+        assert!(push(1).is_err());
+        drop(log.queue.pop());
+        log.bytes.store(0, Ordering::Relaxed);
+        assert!(push(QUEUED_BYTES / 2).is_ok() && push(QUEUED_BYTES / 2).is_ok() && push(1).is_err());
+        assert_eq!(log.bytes.load(Ordering::Relaxed), QUEUED_BYTES, "what is refused is not counted");
     }
 }

@@ -60,6 +60,7 @@ pub struct Metrics {
     pub records_dropped: IntCounter,
     pub kernel_attached: IntGauge,
     pub kernel_events_lost: IntGauge,
+    pub held_bytes: IntGauge,
     pub policy_generation: IntGauge,
     policy_reloads: IntCounterVec,
     condition_errors: IntCounterVec,
@@ -174,6 +175,12 @@ impl Metrics {
             kernel_attached: gauge(
                 "interlock_kernel_attached",
                 "1 while every kernel program is attached.",
+                none,
+            )?
+            .with_label_values::<&str>(&[]),
+            held_bytes: gauge(
+                "interlock_held_bytes",
+                "Messages of agents and servers that are held, beyond the small ones (limits.memory).",
                 none,
             )?
             .with_label_values::<&str>(&[]),

@@ -76,6 +76,12 @@ impl Decoder {
         Ok(())
     }
 
+    /// Bytes that it may have allocated.
+    pub fn held(&self) -> usize {
+        let layers = self.layers.iter().map(|layer| layer.input.capacity() + layer.format.held());
+        layers.sum::<usize>() + self.room.len()
+    }
+
     /// The content may end here.
     pub fn finish(&self) -> Result<(), Fault> {
         if self.layers.iter().all(|layer| layer.is_ended) { Ok(()) } else { Err(Fault::Truncated) }

@@ -47,6 +47,15 @@ impl Format {
         }
     }
 
+    /// Bytes that its window and tables may take.
+    pub(super) fn held(&self) -> usize {
+        match self {
+            Format::Gzip(_) | Format::Deflate(_) => DEFLATE_HELD,
+            Format::Brotli(_) => BROTLI_HELD,
+            Format::Zstd(_) => ZSTD_HELD,
+        }
+    }
+
     /// Decodes on. What is decoded is given at once: with an output that is not full, nothing is held back.
     pub(super) fn decode(&mut self, input: &[u8], output: &mut [u8]) -> Result<Done, Fault> {
         match self {
@@ -162,6 +171,12 @@ fn step(inflate: &mut Decompress, input: &[u8], output: &mut [u8]) -> Result<Don
 const DEFLATE_WINDOW_LOG: u8 = 15;
 /// RFC 9659, section 3: 8 MiB.
 const ZSTD_WINDOW_LOG: u32 = 23;
+/// The window, and tables.
+const DEFLATE_HELD: usize = 64 << 10;
+/// RFC 7932, section 9.1: a window of up to 16 MiB; tables of up to 1 MiB.
+const BROTLI_HELD: usize = 17 << 20;
+/// The window and a block.
+const ZSTD_HELD: usize = (8 << 20) + (512 << 10);
 /// Bytes that tell which `deflate` it is. A JSON-RPC message has more.
 const ENOUGH: usize = 5;
 

@@ -10,7 +10,7 @@ use zstd_safe::{CCtx, CParameter, InBuffer, OutBuffer};
 use super::chain::STEP;
 use super::*;
 
-const LIMITS: Limits = Limits { message: 1 << 20, event: 1 << 20, header: 1 << 16, depth: 64 };
+const LIMITS: Limits = Limits { message: 1 << 20, event: 1 << 20, header: 1 << 16, name: 1 << 14, depth: 64 };
 
 /// A way to code, and the token that names it.
 #[derive(Clone, Copy, Debug)]

@@ -172,6 +172,11 @@ impl Stream {
         self.held.len() - self.decided
     }
 
+    /// Bytes that it holds, and what undoes its codings.
+    pub fn held(&self) -> usize {
+        self.held.capacity() + self.leaving.capacity() + self.decoder.as_ref().map_or(0, Decoder::held)
+    }
+
     /// Looks for the end of an event. There is a whole one until it is decided: passed, replaced or dropped.
     pub fn has_event(&mut self) -> Result<bool, Oversized> {
         while !self.whole && self.seen < self.held.len() {
@@ -260,6 +265,7 @@ impl Stream {
                 self.leaving.extend_from_slice(&self.held[start..]);
             }
             self.held.clear();
+            self.held.shrink_to(KEPT);
             self.held.resize(ROOM, 0);
             self.held.extend_from_slice(&rest);
             self.seen -= self.decided - ROOM;
