@@ -80,7 +80,9 @@ impl Agent {
 
     /// Waits for its attempt to get a session, and answers that line.
     pub fn tried(&self) -> Value {
-        self.process.line()
+        // Its own deadline comes first, and that it begins takes a while on a busy machine.
+        let line = self.process.line_within(DEADLINE * 3);
+        line.unwrap_or_else(|| panic!("it has not begun; {}", self.process.stderr()))
     }
 
     /// The next step's outcome.

@@ -39,6 +39,8 @@ rules:
   - {id: small, action: deny, match: {tool: add}, when: 'args.a > 1000000 && agent.name != \"\"', reason: too much}
 ";
 
+/// From this time on memory and open files must be flat.
+const LONG_ENOUGH: Duration = Duration::from_secs(120);
 /// Faults after which it ends.
 const ENOUGH: usize = 20;
 
@@ -126,5 +128,8 @@ fn soak() {
         "{:?}",
         daemon.records().of("decision").iter().find(|decision| decision["verdict"] == "deny")
     );
-    samples.check();
+    // In less, clients still begin for the first time in one fifth and not in another.
+    if lasts >= LONG_ENOUGH {
+        samples.check();
+    }
 }

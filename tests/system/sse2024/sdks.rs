@@ -119,6 +119,10 @@ fn works(client: Sdk, server: Sdk) {
     assert_eq!(server.started("wire_transfer").len(), 1, "of the other agent");
     assert_eq!(server.started("add").len(), 1);
 
+    // Records lag a little.
+    daemon
+        .records()
+        .wait("result", "the last call", |record| record["agent"] == "coder" && record["tool"] == "big");
     let records = daemon.records().all();
     let of = |kind: &str, tool: &str| {
         let is =
@@ -139,7 +143,7 @@ fn works(client: Sdk, server: Sdk) {
     assert_eq!((&denied[0]["verdict"], rules(denied[0])), (&json!("deny"), vec!["no-transfers"]));
     assert!(refused.text.contains(denied[0]["decision"].as_str().expect("an id")), "{refused:?}");
     let labels = [("agent", "coder"), ("class", "mcp")];
-    assert!(daemon.metrics().value("interlock_connections_total", &labels) > 0.0);
+    daemon.metrics().wait("interlock_connections_total", &labels, 1.0);
 }
 
 fn stops(client: Sdk, sdk: Sdk) {
