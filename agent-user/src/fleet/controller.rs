@@ -10,7 +10,7 @@ use futures_util::StreamExt as _;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use kube::api::{Patch, PatchParams};
 use kube::runtime::reflector::{self, Store};
-use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::runtime::watcher;
 use kube::{Api, Client, Resource, ResourceExt as _};
 use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval};
@@ -19,6 +19,7 @@ use tracing::{info, warn};
 use super::resources::{AgentPolicy, AgentStop, AgentStopReport, AgentStopReportSpec, ClusterAgentPolicy};
 use super::sum::sum;
 use super::verdict::tell;
+use crate::kubernetes::heard;
 
 /// Every status is told to every node, so they are written no more often than this.
 const SUM_EVERY: Duration = Duration::from_secs(1);
@@ -99,7 +100,7 @@ where
         + 'static,
 {
     let (store, writer) = reflector::store();
-    let objects = watcher(Api::<K>::all(client.clone()), watcher::Config::default()).default_backoff();
+    let objects = heard(Api::<K>::all(client.clone()), watcher::Config::default());
     tokio::spawn(reflector::reflector(writer, objects).for_each(|told| {
         if let Err(error) = told {
             warn!(%error, "the API server is not heard from");

@@ -8,8 +8,7 @@ use anyhow::{Context as _, Result};
 use futures_util::TryStreamExt as _;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{Patch, PatchParams};
-use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher::{self, Event, watcher};
+use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, Resource as _, ResourceExt as _};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
@@ -18,6 +17,7 @@ use tracing::{info, warn};
 use super::carry_out::CarriesOut;
 use super::resources::{AgentStop, AgentStopReport, AgentStopReportSpec};
 use crate::decide::stop::fleet_id;
+use crate::kubernetes::heard;
 
 /// How often a report is compared with what became of the calls since.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
@@ -54,7 +54,7 @@ impl<N: CarriesOut> Follower<N> {
     pub async fn run(mut self) {
         let stops = Api::<AgentStop>::all(self.client.clone());
         let mut is_heard = true;
-        let mut told = std::pin::pin!(watcher(stops, watcher::Config::default()).default_backoff());
+        let mut told = std::pin::pin!(heard(stops, watcher::Config::default()));
         let mut all: HashSet<Arc<str>> = HashSet::new();
         loop {
             let event = match told.try_next().await {
