@@ -9,6 +9,7 @@ pub mod carry_out;
 pub mod controller;
 pub mod follow;
 pub mod node;
+mod pace;
 pub mod policies;
 pub mod resources;
 mod sum;
