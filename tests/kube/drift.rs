@@ -55,6 +55,6 @@ fn a_changed_tool_is_kept_from_the_pods_that_a_rule_chooses_by_label() {
 
 /// What the last call came to.
 fn called(steps: Vec<agent_tests::Step>) -> String {
-    let calls = steps.into_iter().filter(|step| step.line["op"] == "call");
-    calls.last().map(|step| step.text).unwrap_or_default()
+    let mut calls = steps.into_iter().filter(|step| step.line["op"] == "call");
+    calls.next_back().map(|step| step.text).unwrap_or_default()
 }
