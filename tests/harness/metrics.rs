@@ -46,7 +46,8 @@ impl Metrics {
     }
 }
 
-fn sum(text: &str, name: &str, labels: &[(&str, &str)]) -> f64 {
+/// The sum of the samples of `name` in a scrape that carry all these labels; 0 when there is none.
+pub fn sum(text: &str, name: &str, labels: &[(&str, &str)]) -> f64 {
     let carries = |sample: &str| {
         let rest = sample.strip_prefix(name)?;
         let (given, value) = match rest.strip_prefix('{') {

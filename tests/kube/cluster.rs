@@ -49,9 +49,14 @@ impl Cluster {
         enter
     }
 
+    /// How its administrator reaches it, from the node's network namespace.
+    pub(crate) fn admin(&self) -> PathBuf {
+        self.run.join("certs/admin.kubeconfig")
+    }
+
     /// A command of whoever has the administrator's KUBECONFIG, in the node's namespaces.
     pub(crate) fn as_operator(&self, command: &[&str]) -> Command {
-        let config = format!("KUBECONFIG={}", self.run.join("certs/admin.kubeconfig").display());
+        let config = format!("KUBECONFIG={}", self.admin().display());
         self.enter(&[&["env", &*config], command].concat())
     }
 

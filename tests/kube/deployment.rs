@@ -74,10 +74,11 @@ impl<'a> Deployment<'a> {
         })
     }
 
-    /// Waits until every pod of it is the newest and ready.
+    /// Waits until every pod of it is the newest and ready. On a loaded machine this kubelet may take more than a minute to
+    /// see that the one before has ended.
     #[track_caller]
     pub(crate) fn ready(&self) {
-        let args = ["--namespace", NAMESPACE, "rollout", "status", "daemonset/interlock", "--timeout=60s"];
+        let args = ["--namespace", NAMESPACE, "rollout", "status", "daemonset/interlock", "--timeout=150s"];
         let output = self.cluster.try_kubectl(&args);
         assert!(output.status.success(), "{}", self.cluster.describe(NAMESPACE, "daemonset/interlock"));
     }

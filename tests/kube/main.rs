@@ -1,11 +1,16 @@
 //! interlock in a real Kubernetes cluster, the one that `cargo xtask kube up` has started (`cargo xtask test kube` does
 //! all of it). One node, one cluster for all tests: each makes what it needs and removes it again.
 
+mod alerts;
 mod bare;
 mod captured;
 mod cluster;
 mod deployment;
+mod drift;
 mod fleet;
 mod node;
 mod peers;
 mod policies;
+mod prometheus;
+mod scale;
+mod unclassified;

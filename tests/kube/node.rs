@@ -1,10 +1,7 @@
 //! interlock as part of a cluster's life: it is there soon, it is replaced while agents work, and it is scraped.
 
-use std::fs;
-use std::thread;
 use std::time::{Duration, Instant};
 
-use agent_tests::process::Process;
 use agent_tests::{Era, Sdk, wait_for};
 use serde_json::{Value, json};
 
@@ -12,34 +9,10 @@ use crate::captured::{BY_API, RULES, WATCH};
 use crate::cluster::Cluster;
 use crate::deployment::Deployment;
 use crate::peers;
-
-/// An agent that will not take no for an answer: until a line comes on stdin it makes one connection after the other, for
-/// a call that a rule refuses and for one that none does; then it says how many of each had a result.
-const HAMMER: &str = r#"
-import http.client, json, select, sys
-done = {"echo": 0, "wire_transfer": 0}
-meta = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
-print(json.dumps("started"), flush=True)
-while not select.select([sys.stdin], [], [], 0.01)[0]:
-    for tool, arguments in (("wire_transfer", {"amount": 1}), ("echo", {"text": "x"})):
-        params = {"name": tool, "arguments": arguments, "_meta": meta}
-        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
-        headers = {"content-type": "application/json", "accept": "application/json, text/event-stream",
-                   "mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call", "mcp-name": tool}
-        connection = http.client.HTTPConnection(sys.argv[1], timeout=2)
-        try:
-            connection.request("POST", "/mcp", body, headers)
-            answer = connection.getresponse().read().decode()
-            done[tool] += '"result"' in answer and '"isError":true' not in answer
-        except OSError:
-            pass
-        finally:
-            connection.close()
-print(json.dumps(done), flush=True)
-"#;
+use crate::prometheus::{self, Prometheus};
 
 /// A server and an agent, both ready; answers the address of the server's Service.
-fn agent_and_bank(cluster: &Cluster) -> std::net::IpAddr {
+pub(crate) fn agent_and_bank(cluster: &Cluster) -> std::net::IpAddr {
     cluster.apply(&peers::server("servers", "bank", Sdk::Py2));
     let labels = json!({"interlock.dev/agent": "true"});
     cluster.apply(&peers::agent("agents", "client", &labels, &json!({})));
@@ -71,9 +44,7 @@ fn a_rollout_lets_nothing_slip_and_calls_go_on_after_it() {
     let (_servers, _agents) = (cluster.namespace("servers"), cluster.namespace("agents"));
     let deployment = Deployment::start(&cluster, BY_API, WATCH, RULES);
     let bank = agent_and_bank(&cluster);
-    let command = ["python3", "-c", HAMMER, &bank.to_string()].map(str::to_owned);
-    let mut hammer = cluster.start("agents", "client", &command);
-    assert_eq!(hammer.line(), "started");
+    let mut hammer = peers::hammer(&cluster, ("agents", "client"), bank);
     let echoes = || peers::calls(&cluster, "servers", "bank").iter().filter(|tool| *tool == "echo").count();
     wait_for("calls before the rollout", || (echoes() > 3).then_some(()));
     let pod = deployment.pod();
@@ -92,32 +63,10 @@ fn a_rollout_lets_nothing_slip_and_calls_go_on_after_it() {
 fn prometheus_scrapes_it() {
     let cluster = Cluster::join();
     let deployment = Deployment::start(&cluster, BY_API, WATCH, RULES);
-    let pod = cluster.object("interlock", &format!("pod/{}", deployment.pod()));
-    let (address, annotations) = (pod["status"]["podIP"].as_str(), &pod["metadata"]["annotations"]);
-    assert_eq!(annotations["prometheus.io/scrape"], "true");
-    let port = annotations["prometheus.io/port"].as_str().expect("the pod says where its metrics are");
-    let target = format!("{}:{port}", address.expect("a running pod has an address"));
-    let config = cluster.dir().join("prometheus.yml");
-    // Debian's Prometheus is built without discovery in clusters; this is the address it would find.
-    let text = json!({
-        "global": {"scrape_interval": "1s"},
-        "scrape_configs": [{"job_name": "interlock", "static_configs": [{"targets": [target]}]}],
-    });
-    fs::write(&config, text.to_string()).expect("write the configuration of Prometheus");
-    let [config, data] = [config, cluster.dir().join("tsdb")].map(|path| path.display().to_string());
-    let prometheus = cluster.enter(&[
-        "prometheus",
-        &format!("--config.file={config}"),
-        &format!("--storage.tsdb.path={data}"),
-        "--web.listen-address=127.0.0.1:9090",
-    ]);
-    let _prometheus = Process::spawn("prometheus", prometheus, cluster.dir());
+    let target = prometheus::target(&cluster, &deployment);
+    let prometheus = Prometheus::start(&cluster, &target, None);
     let answer = wait_for("a scrape", || {
-        // A query takes a process; the scrape a second.
-        thread::sleep(Duration::from_millis(200));
-        let url = "http://127.0.0.1:9090/api/v1/query?query=interlock_kernel_attached";
-        let output = cluster.enter(&["busybox", "wget", "-qO-", url]).output().expect("run wget");
-        let answer: Value = serde_json::from_slice(&output.stdout).ok()?;
+        let answer = prometheus.get("query?query=interlock_kernel_attached")?;
         answer["data"]["result"][0].is_object().then_some(answer)
     });
     let sample = &answer["data"]["result"][0];

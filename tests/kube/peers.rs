@@ -2,12 +2,38 @@
 
 use std::net::IpAddr;
 
+use agent_tests::process::Process;
 use agent_tests::{Agent, Era, Sdk};
 use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
 
 const IMAGE: &str = "localhost/sdk:1";
+
+/// An agent that will not take no for an answer: until a line comes on stdin it makes one connection after the other, for
+/// a call that a rule refuses and for one that none does; then it says how many of each had a result.
+const HAMMER: &str = r#"
+import http.client, json, select, sys
+done = {"echo": 0, "wire_transfer": 0}
+meta = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
+print(json.dumps("started"), flush=True)
+while not select.select([sys.stdin], [], [], 0.01)[0]:
+    for tool, arguments in (("wire_transfer", {"amount": 1}), ("echo", {"text": "x"})):
+        params = {"name": tool, "arguments": arguments, "_meta": meta}
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
+        headers = {"content-type": "application/json", "accept": "application/json, text/event-stream",
+                   "mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call", "mcp-name": tool}
+        connection = http.client.HTTPConnection(sys.argv[1], timeout=2)
+        try:
+            connection.request("POST", "/mcp", body, headers)
+            answer = connection.getresponse().read().decode()
+            done[tool] += '"result"' in answer and '"isError":true' not in answer
+        except OSError:
+            pass
+        finally:
+            connection.close()
+print(json.dumps(done), flush=True)
+"#;
 
 /// A pod that waits to be told what to run. `resources` decides on its class, and so on where its cgroup is.
 pub(crate) fn agent(namespace: &str, name: &str, labels: &Value, resources: &Value) -> String {
@@ -85,6 +111,14 @@ pub(crate) fn eager_agent(
     script: &Value,
 ) -> String {
     pod(namespace, name, labels, &json!({}), &client(kind, server, script), None)
+}
+
+/// Starts such an agent in a pod.
+pub(crate) fn hammer(cluster: &Cluster, pod: (&str, &str), server: IpAddr) -> Process {
+    let command = ["python3", "-c", HAMMER, &server.to_string()].map(str::to_owned);
+    let hammer = cluster.start(pod.0, pod.1, &command);
+    assert_eq!(hammer.line(), "started");
+    hammer
 }
 
 fn client((sdk, era): (Sdk, Era), server: (IpAddr, u16), script: &Value) -> Vec<String> {

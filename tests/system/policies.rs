@@ -81,6 +81,8 @@ fn policies_hold_beside_the_file_and_where_they_are_meant_to() {
     api.go_away();
     daemon.crash();
     daemon.restart(&world);
+    // It may not listen in the agent's network namespace yet.
+    call_until_answered(&mut coder, &server);
     for (tool, expect) in [("exec", "exec says no"), ("wire", "wire says no"), ("own", "own says no")] {
         comes_to(&mut coder, &server, tool, expect);
     }

@@ -3,24 +3,26 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use futures_util::StreamExt as _;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use kube::api::{Patch, PatchParams};
 use kube::runtime::reflector::{self, Store};
-use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::runtime::watcher;
 use kube::{Api, Client, Resource, ResourceExt as _};
 use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::{info, warn};
 
+use super::pace::Pace;
 use super::resources::{AgentPolicy, AgentStop, AgentStopReport, AgentStopReportSpec, ClusterAgentPolicy};
 use super::sum::sum;
 use super::verdict::tell;
+use crate::kubernetes::heard;
 
-/// Every status is told to every node, so they are written no more often than this.
+/// How often the reports are looked at.
 const SUM_EVERY: Duration = Duration::from_secs(1);
 /// How often it is looked how many nodes there are, in units of [`SUM_EVERY`].
 const COUNT_EVERY: u32 = 10;
@@ -44,7 +46,7 @@ pub async fn run(client: Client, nodes: Nodes) -> Result<()> {
     info!(stops = stops.state().len(), reports = reports.state().len(), "summing up");
     let mut ticks = interval(SUM_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut count = 0;
+    let (mut count, mut pace) = (0, Pace::default());
     for tick in 0u32.. {
         ticks.tick().await;
         if tick % COUNT_EVERY == 0 {
@@ -53,7 +55,7 @@ pub async fn run(client: Client, nodes: Nodes) -> Result<()> {
                 Err(error) => warn!(%error, "how many nodes there are is not known; the last number holds"),
             }
         }
-        sum_up(&client, &stops, &reports, count).await;
+        sum_up(&client, &stops, &reports, count, &mut pace).await;
         tell(&client, &policies).await;
         tell(&client, &of_cluster).await;
     }
@@ -66,23 +68,34 @@ async fn desired(client: &Client, nodes: &Nodes) -> kube::Result<usize> {
     Ok(usize::try_from(desired).unwrap_or(0))
 }
 
-async fn sum_up(client: &Client, stops: &Store<AgentStop>, reports: &Store<AgentStopReport>, nodes: usize) {
+async fn sum_up(
+    client: &Client,
+    stops: &Store<AgentStop>,
+    reports: &Store<AgentStopReport>,
+    nodes: usize,
+    pace: &mut Pace,
+) {
     let mut by_stop: HashMap<String, Vec<Arc<AgentStopReport>>> = HashMap::new();
     for report in reports.state() {
         by_stop.entry(report.spec.stop_uid.clone()).or_default().push(report);
     }
-    for stop in stops.state() {
-        let own = stop.uid().and_then(|uid| by_stop.remove(&uid)).unwrap_or_default();
+    let stops = stops.state();
+    pace.keep_only(|uid| stops.iter().any(|stop| stop.metadata.uid.as_deref() == Some(uid)));
+    for stop in stops {
+        let uid = stop.uid().unwrap_or_default();
+        let own = by_stop.remove(&uid).unwrap_or_default();
         let specs = own.iter().map(|report| -> &AgentStopReportSpec { &report.spec });
         let status = sum(specs, nodes);
-        if stop.status.as_ref() == Some(&status) {
+        let now = Instant::now();
+        if stop.status.as_ref() == Some(&status) || !pace.is_due(&uid, &status, now) {
             continue;
         }
         let name = stop.name_any();
         let patch = Patch::Merge(json!({"status": status}));
         let api = Api::<AgentStop>::all(client.clone());
-        if let Err(error) = api.patch_status(&name, &PatchParams::default(), &patch).await {
-            warn!(stop = name, %error, "status not written yet");
+        match api.patch_status(&name, &PatchParams::default(), &patch).await {
+            Ok(_) => pace.written(&uid, now),
+            Err(error) => warn!(stop = name, %error, "status not written yet"),
         }
     }
 }
@@ -99,7 +112,7 @@ where
         + 'static,
 {
     let (store, writer) = reflector::store();
-    let objects = watcher(Api::<K>::all(client.clone()), watcher::Config::default()).default_backoff();
+    let objects = heard(Api::<K>::all(client.clone()), watcher::Config::default());
     tokio::spawn(reflector::reflector(writer, objects).for_each(|told| {
         if let Err(error) = told {
             warn!(%error, "the API server is not heard from");

@@ -5,8 +5,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use futures_util::TryStreamExt as _;
-use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher::{self, Event, watcher};
+use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -15,6 +14,7 @@ use tracing::warn;
 
 use super::policies::{Name, Policies};
 use super::resources::{AgentPolicy, ClusterAgentPolicy, PolicyStatus};
+use crate::kubernetes::heard;
 
 /// An object with rules.
 pub(super) trait Ruled:
@@ -73,7 +73,7 @@ pub async fn follow(client: Client, policies: Arc<Policies>) {
 
 async fn of_kind<K: Ruled>(client: &Client, policies: &Policies) {
     let objects = Api::<K>::all(client.clone());
-    let mut told = std::pin::pin!(watcher(objects, watcher::Config::default()).default_backoff());
+    let mut told = std::pin::pin!(heard(objects, watcher::Config::default()));
     let mut all = BTreeMap::new();
     let mut is_heard = true;
     loop {

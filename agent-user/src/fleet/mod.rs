@@ -5,9 +5,11 @@
 //! A stop ends when its object is deleted. Who may make or delete what is the API server's to say (RBAC), and who did is in
 //! its audit log.
 
+pub mod carry_out;
 pub mod controller;
 pub mod follow;
 pub mod node;
+mod pace;
 pub mod policies;
 pub mod resources;
 mod sum;

@@ -11,4 +11,4 @@ mod watch;
 pub use directory::{ByUid, Directory};
 pub use place::{Kubelet, Place, Uid, container_in};
 pub use pod::{Container, Pod, Pods};
-pub use watch::{client, watch};
+pub use watch::{client, heard, watch};

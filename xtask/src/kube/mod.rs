@@ -85,8 +85,9 @@ pub(crate) fn test(names: &[String]) -> anyhow::Result<()> {
     } else {
         Some(Cluster::up()?)
     };
-    let tests = ["test", "--package=agent-tests", "--features=kube-tests", "--test=kube", "--"];
-    let mut tests = shell::cargo(&tests);
+    // The workspace as one, as for all other tests: nothing is built twice.
+    let features = "--features=agent-tests/root-tests,agent-tests/kube-tests";
+    let mut tests = shell::cargo(&["test", "--workspace", features, "--test=kube", "--"]);
     // The command line of operators outside of the cluster.
     tests.env("INTERLOCK_BIN", shell::target().join("release/interlock"));
     // One node, and its settings are every test's.
