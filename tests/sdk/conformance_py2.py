@@ -1,4 +1,4 @@
-"""What the conformance suites ask a server for, of conformance.json, on the Python SDK 2.x: every revision on one URL."""
+"""What the conformance suites ask a server for, of data/conformance.json, on the Python SDK 2.x: every revision on one URL."""
 
 import json
 import re
@@ -36,7 +36,7 @@ import peer
 # Logging and push-style requests are for clients up to 2025-11-25.
 warnings.simplefilter("ignore")
 args = peer.server_args()
-FIXTURE = json.loads(Path(__file__).with_name("conformance.json").read_text())
+FIXTURE = json.loads((Path(__file__).parents[1] / "data/conformance.json").read_text())
 QUESTIONS = {
     "elicitation/create": ("elicitation", ElicitRequest, ElicitResult),
     "sampling/createMessage": ("sampling", CreateMessageRequest, CreateMessageResult),

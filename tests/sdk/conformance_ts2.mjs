@@ -1,9 +1,10 @@
-// What the conformance suites ask a server for, of conformance.json, on the TypeScript SDK 2.x: 2026-07-28, and 2025-era
+// What the conformance suites ask a server for, of data/conformance.json, on the TypeScript SDK 2.x: 2026-07-28, and 2025-era
 // clients with sessions, on one URL.
 
 import { randomBytes, randomUUID } from 'node:crypto';
 import { readFileSync, realpathSync } from 'node:fs';
 import { createServer } from 'node:http';
+import { dirname, join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { NodeStreamableHTTPServerTransport, toNodeHandler } from '@modelcontextprotocol/node';
@@ -21,7 +22,7 @@ import { listen, serverArgs } from './peer.mjs';
 
 const args = serverArgs();
 const { tools, prompts, resources, template } = JSON.parse(
-  readFileSync(realpathSync(import.meta.filename).replace('_ts2.mjs', '.json')),
+  readFileSync(join(dirname(realpathSync(import.meta.filename)), '../data/conformance.json')),
 );
 const codec = createRequestStateCodec({ key: randomBytes(32) });
 

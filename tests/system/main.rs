@@ -43,6 +43,7 @@ mod streams;
 mod tasks;
 mod time;
 mod tls;
+mod transports;
 mod tunnels;
 mod two_persons;
 mod wire;

@@ -184,17 +184,18 @@ fn find_path(text: &str, path: &str) -> bool {
     text.match_indices(path).any(|(at, _)| !text[..at].ends_with(goes_before))
 }
 
-/// Hosts of URLs that are neither this machine nor a name that can be no host of the Internet (RFC 6761, and names
+/// Hosts of URLs that are neither this machine nor a name that can be no host of the Internet (RFC 6761, RFC 6762, and names
 /// without a dot): where packages come from is each machine's own affair.
 fn foreign_hosts(line: &str) -> impl Iterator<Item = &str> {
     line.split("://").skip(1).filter_map(|rest| {
         let end = rest.find(|c: char| !(c.is_ascii_alphanumeric() || ".-".contains(c))).unwrap_or(rest.len());
         let host = &rest[..end];
-        let known = [".test", ".internal", ".example", ".invalid"].iter().any(|tld| host.ends_with(tld))
-            || host.starts_with("127.")
-            || host.starts_with("10.")
-            || host == LICENCE_HOST
-            || !host.contains('.');
+        let known =
+            [".test", ".local", ".internal", ".example", ".invalid"].iter().any(|tld| host.ends_with(tld))
+                || host.starts_with("127.")
+                || host.starts_with("10.")
+                || host == LICENCE_HOST
+                || !host.contains('.');
         (!known).then_some(host)
     })
 }
