@@ -81,6 +81,17 @@ fn exec_holds_a_command_from_its_first_connection() {
     assert_eq!(daemon.records().decision("wire_transfer", "deny")["agent"], "worker");
 }
 
+/// As below a user's own manager: nothing keeps an agent there that runs as this user.
+#[test]
+#[cfg_attr(not(feature = "root-tests"), ignore = "needs root and BPF")]
+fn a_cgroup_that_a_user_can_leave_is_warned_of() {
+    let world = World::new();
+    std::os::unix::fs::chown(world.make_cgroup("agents"), Some(1000), None).expect("give it to a user");
+    let mut daemon = Daemon::start(&world, NO_TRANSFERS);
+    let said = daemon.process().stderr();
+    assert!(said.contains("can move the agent out") && said.contains("/agents/coder"), "{said}");
+}
+
 // === K4: istio#48876 ===
 
 #[test]

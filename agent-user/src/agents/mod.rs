@@ -334,6 +334,12 @@ impl Agents {
         self.kernel.hold(&dir, id, agent.number).with_context(|| format!("hold cgroup {path}"))?;
         let cut = if is_new { cut(&dir)? } else { 0 };
         info!(agent = name, cgroup = path, sockets_cut = cut, "holding");
+        if !is_below_roots(&dir) {
+            warn!(
+                cgroup = path,
+                "a user owns the cgroup above and can move the agent out: hold that user's slice"
+            );
+        }
         self.log.record(&Entry::Agent(AgentHeld { agent: name, cgroup: path, sockets_cut: cut }));
         if let Some(replaced) = held.insert(path.to_owned(), Held { id, agent, made, halted: Vec::new() }) {
             // The path was removed and made again between two looks.
@@ -399,8 +405,7 @@ impl Agents {
             return;
         }
         // What root makes below a cgroup that a user's manager runs, that manager could put nobody into.
-        let is_roots = |dir: &Path| std::fs::metadata(dir).is_ok_and(|dir| dir.uid() == 0);
-        new.retain(|path| self.dir(path).parent().is_some_and(is_roots));
+        new.retain(|path| is_below_roots(&self.dir(path)));
         let rules = self.gate.rules();
         let is_stopped = |name: &str| rules.stop_of_agent(name).is_some();
         self.state.remember_cgroups(&new, |path| {
@@ -480,6 +485,11 @@ fn state(level: Option<Level>) -> Option<AgentState> {
         Level::Isolate | Level::Freeze | Level::Kill => MODE_ISOLATED,
     };
     Some(AgentState { mode, errno: 0 })
+}
+
+/// Whether the cgroup above is root's. Another owner moves processes in and out as it likes.
+fn is_below_roots(dir: &Path) -> bool {
+    dir.parent().and_then(|above| std::fs::metadata(above).ok()).is_some_and(|above| above.uid() == 0)
 }
 
 fn file_name(dir: &Path) -> String {
