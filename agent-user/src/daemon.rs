@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result};
 use notify::{RecursiveMode, Watcher};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::{MissedTickBehavior, interval, sleep, sleep_until};
 use tracing::{info, warn};
 
 use crate::accept::Listeners;
@@ -76,6 +76,7 @@ impl Daemon {
         let (mut tree_watcher, mut tree_changed) =
             reload::watcher(move |event| !event.kind.is_modify() || event.paths.iter().any(tells_of_pods))?;
         let mut watched: Vec<PathBuf> = Vec::new();
+        let (mut rules_due, mut policies_due) = (None, None);
         info!(agents = self.config.agents.len(), "running");
         loop {
             tokio::select! {
@@ -87,14 +88,19 @@ impl Daemon {
                     }
                     self.reloader.reload();
                 }
+                // A writer may take several steps, and many policies come at once when the watch begins.
                 () = changed(rules_changed.as_mut()) => {
-                    // Let a writer finish: many write in several steps.
-                    sleep(SETTLE).await;
-                    self.reloader.reload_if_changed();
+                    rules_due.get_or_insert_with(settled);
                 }
                 () = policies_changed(&self.reloader) => {
-                    // Many come at once, when the watch begins.
-                    sleep(SETTLE).await;
+                    policies_due.get_or_insert_with(settled);
+                }
+                () = at(rules_due) => {
+                    rules_due = None;
+                    self.reloader.reload_if_changed();
+                }
+                () = at(policies_due) => {
+                    policies_due = None;
                     self.reloader.join();
                 }
                 event = events.next() => self.report(&event?),
@@ -288,6 +294,18 @@ async fn pods_changed(directory: Option<&Directory>) {
 async fn policies_changed(reloader: &Reloader) {
     match reloader.policies() {
         Some(policies) => policies.changed().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// When what changes now is looked at; meanwhile agents are found and held.
+fn settled() -> Instant {
+    Instant::now() + SETTLE
+}
+
+async fn at(due: Option<Instant>) {
+    match due {
+        Some(due) => sleep_until(due.into()).await,
         None => std::future::pending().await,
     }
 }

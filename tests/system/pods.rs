@@ -7,6 +7,7 @@ use std::process::Command;
 use agent_tests::api_server::{ApiServer, pod};
 use agent_tests::app::interlock;
 use agent_tests::raw_server::{RawServer, handshake};
+use agent_tests::world::SERVER_V4;
 use agent_tests::{Daemon, RawAgent, World, mcp, wait_for};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -67,8 +68,17 @@ fn agents(daemon: &Daemon) -> String {
     daemon.cli().run(&["agents"]).json.to_string()
 }
 
+/// Waits until the daemon has heard of pods, and a pod that it has not heard of is held from its first connect.
+pub(crate) fn knows_and_holds(world: &World, daemon: &Daemon, pods: usize) {
+    knows(daemon, pods);
+    let mut unknown = enter(world, &uid(99));
+    let nowhere = (SERVER_V4, 9).into();
+    let is_held = |error: std::io::Error| error.raw_os_error() == Some(libc::EPERM);
+    wait_for("the guard", || unknown.open(nowhere).err().is_some_and(is_held).then_some(()));
+}
+
 /// Waits until the daemon has heard of pods.
-pub(crate) fn knows(daemon: &Daemon, pods: usize) {
+fn knows(daemon: &Daemon, pods: usize) {
     wait_for("the daemon to know the pods", || {
         let status = daemon.cli().run(&["status"]).json;
         (status["kubernetes"]["pods"] == pods && status["kubernetes"]["complete"] == true).then_some(())
@@ -96,7 +106,7 @@ rules:
      && agent.node == "node-1" && agent.annotations["team"] == "red" && agent.labels["tier"] == "gold"', reason: not so}
 "#;
     let daemon = start(&world, AGENTS, rules, "hold");
-    knows(&daemon, 2);
+    knows_and_holds(&world, &daemon, 2);
     let server = server(&world);
     let (mut coder, mut web) = (enter(&world, &uid(1)), enter(&world, &uid(2)));
     let answer = call_until_answered(&mut coder, &server);
@@ -123,7 +133,7 @@ fn pod_that_is_not_known_yet_is_held_and_then_goes_on() {
     let api = ApiServer::start(&world);
     api.set(&pod(&uid(9), "kube-system", "dns", json!({})));
     let daemon = start(&world, AGENTS, NO_RULES, "hold");
-    knows(&daemon, 1);
+    knows_and_holds(&world, &daemon, 1);
     let server = server(&world);
     let (mut coder, mut web) = (enter(&world, &uid(1)), enter(&world, &uid(2)));
     wait_for("the guard", || coder.open(server.address()).is_err().then_some(()));
@@ -148,7 +158,7 @@ fn api_server_and_daemon_may_be_away_and_no_pod_runs_free() {
     let mut api = ApiServer::start(&world);
     api.set(&pod(&uid(1), "agents", "coder-0", agent_labels()));
     let mut daemon = start(&world, AGENTS, NO_RULES, "hold");
-    knows(&daemon, 1);
+    knows_and_holds(&world, &daemon, 1);
     let server = server(&world);
     let mut coder = enter(&world, &uid(1));
     call_until_answered(&mut coder, &server);
@@ -181,7 +191,7 @@ fn daemon_that_knows_no_pod_any_more_lets_none_go() {
     api.set(&pod(&uid(1), "agents", "coder-0", agent_labels()));
     api.set(&pod(&uid(2), "web", "front", json!({})));
     let mut daemon = start(&world, AGENTS, NO_RULES, "hold");
-    knows(&daemon, 2);
+    knows_and_holds(&world, &daemon, 2);
     let server = server(&world);
     let (mut coder, mut web) = (enter(&world, &uid(1)), enter(&world, &uid(2)));
     call_until_answered(&mut coder, &server);
@@ -211,7 +221,7 @@ fn a_stop_of_the_fleet_is_carried_out_answered_summed_up_and_released() {
     api.set_nodes(1);
     api.set(&pod(&uid(1), "agents", "coder-0", agent_labels()));
     let mut daemon = start(&world, AGENTS, NO_RULES, "hold");
-    knows(&daemon, 1);
+    knows_and_holds(&world, &daemon, 1);
     let server = server(&world);
     let mut coder = enter(&world, &uid(1));
     call_until_answered(&mut coder, &server);

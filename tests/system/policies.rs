@@ -1,14 +1,14 @@
 //! Rules as objects of the API server: for all agents of a cluster, or for those of one namespace, beside those of the file.
 
-use std::io::ErrorKind;
-
 use agent_tests::api_server::{ApiServer, pod};
 use agent_tests::raw_server::RawServer;
 use agent_tests::{Daemon, RawAgent, World, mcp, wait_for};
 use serde_json::{Value, json};
 
 use crate::NO_RULES;
-use crate::pods::{agent_labels, call_until_answered, enter, for_cluster, knows, server, start, uid};
+use crate::pods::{
+    agent_labels, call_until_answered, enter, for_cluster, knows_and_holds, server, start, uid,
+};
 
 /// A pod in the namespace of the agents, and one elsewhere, both agents.
 const BOTH: &str = "{name: \"{namespace}/{pod}\", kubernetes: {labels: {interlock.dev/agent: \"true\"}}}";
@@ -19,17 +19,9 @@ fn deny(id: &str, tool: &str) -> Value {
 
 /// What a call of a tool comes back with.
 fn call(agent: &mut RawAgent, server: &RawServer, tool: &str) -> String {
-    let mut ask = || {
-        let mut conn = agent.open(server.address())?;
-        agent.send(&conn, &mcp::legacy(&mcp::call(1, tool, json!({}))))?;
-        agent.message(&mut conn)
-    };
-    // One that begins while those older than its agent are cut may be cut with them.
-    let answer = match ask() {
-        Err(error) if error.kind() == ErrorKind::ConnectionAborted => ask(),
-        answer => answer,
-    };
-    answer.expect("an answer").text().to_owned()
+    let mut conn = agent.open(server.address()).expect("a connection");
+    agent.send(&conn, &mcp::legacy(&mcp::call(1, tool, json!({})))).expect("send");
+    agent.message(&mut conn).expect("an answer").text().to_owned()
 }
 
 /// Calls until the answer has this in it.
@@ -53,7 +45,7 @@ fn policies_hold_beside_the_file_and_where_they_are_meant_to() {
     api.set_policy(Some("agents"), "team", &json!([deny("exec", "exec"), deny("rm", "rm")]));
     let rules = "version: 1\nrules:\n  - {id: own, action: deny, match: {tool: own}, reason: own says no}\n";
     let mut daemon = start(&world, BOTH, rules, "hold");
-    knows(&daemon, 2);
+    knows_and_holds(&world, &daemon, 2);
     let server = server(&world);
     let (mut coder, mut tester) = (enter(&world, &uid(1)), enter(&world, &uid(2)));
     call_until_answered(&mut coder, &server);
@@ -112,7 +104,7 @@ fn a_namespace_cannot_allow_itself_what_the_cluster_does_not() {
     api.set_policy(None, "few", &only(&["echo", "look"], "not in the cluster"));
     api.set_policy(Some("agents"), "many", &only(&["echo", "rm"], "not in the namespace"));
     let daemon = start(&world, BOTH, NO_RULES, "hold");
-    knows(&daemon, 1);
+    knows_and_holds(&world, &daemon, 1);
     let server = server(&world);
     let mut coder = enter(&world, &uid(1));
     call_until_answered(&mut coder, &server);
