@@ -1,10 +1,10 @@
 //! The agents of this host: who they are, which cgroups are theirs, and that the kernel holds each of them.
 
 mod executables;
+mod holding;
 mod pods;
 
 use std::collections::{BTreeMap, HashMap};
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,10 +19,10 @@ use self::pods::OfPods;
 use crate::config::Unclassified;
 use crate::decide::stop::{Level, Selector};
 use crate::gate::Gate;
-use crate::identity::{Agent, OwnPod};
+use crate::identity::Agent;
 use crate::kernel::{Kernel, Maps, cgroup};
-use crate::kubernetes::{ByUid, Directory, Pod};
-use crate::record::entry::{AgentHeld, Entry, Halt};
+use crate::kubernetes::{ByUid, Directory};
+use crate::record::entry::{Entry, Halt};
 use crate::record::log::Log;
 use crate::record::metrics::Metrics;
 use crate::selectors::{Selectors, Walk};
@@ -299,55 +299,6 @@ impl Agents {
         Ok(agent)
     }
 
-    /// Holds a cgroup, unless it is held already. Returns whether it is held only now.
-    fn hold(
-        &self,
-        held: &mut BTreeMap<String, Held>,
-        path: &str,
-        who: (&str, &Labels, Option<&Arc<Pod>>),
-        made: Option<Instant>,
-    ) -> Result<bool> {
-        let cut = |dir: &Path| Ok(self.kernel.destroy_old_below(&[dir.to_owned()])?.total());
-        self.hold_and(held, path, who, made, cut)
-    }
-
-    /// The same with another way to cut the connections that are older than this: they were never redirected and must
-    /// not go on unread.
-    fn hold_and(
-        &self,
-        held: &mut BTreeMap<String, Held>,
-        path: &str,
-        (name, labels, pod): (&str, &Labels, Option<&Arc<Pod>>),
-        made: Option<Instant>,
-        cut: impl FnOnce(&Path) -> Result<u32>,
-    ) -> Result<bool> {
-        let dir = self.dir(path);
-        let id = cgroup::id(&dir)?;
-        if held.get(path).is_some_and(|known| known.id == id) {
-            return Ok(false);
-        }
-        let agent = self.named(name, labels)?;
-        if let Some(pod) = pod {
-            self.add_pod(&agent, OwnPod { cgroup: path.to_owned(), pod: Arc::clone(pod) })?;
-        }
-        let is_new = !self.kernel.held()?.contains_key(&id);
-        self.kernel.hold(&dir, id, agent.number).with_context(|| format!("hold cgroup {path}"))?;
-        let cut = if is_new { cut(&dir)? } else { 0 };
-        info!(agent = name, cgroup = path, sockets_cut = cut, "holding");
-        if !is_below_roots(&dir) {
-            warn!(
-                cgroup = path,
-                "a user owns the cgroup above and can move the agent out: hold that user's slice"
-            );
-        }
-        self.log.record(&Entry::Agent(AgentHeld { agent: name, cgroup: path, sockets_cut: cut }));
-        if let Some(replaced) = held.insert(path.to_owned(), Held { id, agent, made, halted: Vec::new() }) {
-            // The path was removed and made again between two looks.
-            self.kernel.let_go(replaced.id)?;
-        }
-        Ok(true)
-    }
-
     /// Brings what is held in line with the cgroup tree. Called whenever the tree may have changed. Returns what could
     /// not be held beside what was seen: a cgroup may be younger than the hooks above it.
     pub fn refresh(&self) -> (Walk, Vec<Unheld>) {
@@ -405,7 +356,7 @@ impl Agents {
             return;
         }
         // What root makes below a cgroup that a user's manager runs, that manager could put nobody into.
-        new.retain(|path| is_below_roots(&self.dir(path)));
+        new.retain(|path| holding::is_below_roots(&self.dir(path)));
         let rules = self.gate.rules();
         let is_stopped = |name: &str| rules.stop_of_agent(name).is_some();
         self.state.remember_cgroups(&new, |path| {
@@ -485,11 +436,6 @@ fn state(level: Option<Level>) -> Option<AgentState> {
         Level::Isolate | Level::Freeze | Level::Kill => MODE_ISOLATED,
     };
     Some(AgentState { mode, errno: 0 })
-}
-
-/// Whether the cgroup above is root's. Another owner moves processes in and out as it likes.
-fn is_below_roots(dir: &Path) -> bool {
-    dir.parent().and_then(|above| std::fs::metadata(above).ok()).is_some_and(|above| above.uid() == 0)
 }
 
 fn file_name(dir: &Path) -> String {
