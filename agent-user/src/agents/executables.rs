@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 
 use super::{Agents, Unheld};
 use crate::kernel::{cgroup, process};
@@ -64,28 +64,28 @@ impl Agents {
     /// Moves a process and what it has forked into a cgroup, and cuts the connections they bring along, which were never
     /// redirected. Returns how many.
     fn fill(&self, dir: &Path, pid: u32) -> Result<u32> {
-        cgroup::enter(dir, pid)?;
-        let mut moved = HashSet::from([pid]);
+        let (mut moved, mut left) = (HashSet::new(), vec![pid]);
         for _ in 0..LOOKS {
-            let parents = process::parents().context("read /proc")?;
-            let left: Vec<u32> =
-                parents.keys().copied().filter(|child| is_below(*child, &moved, &parents)).collect();
-            if left.is_empty() {
-                break;
-            }
-            for child in left {
+            for pid in left {
                 // One that has ended meanwhile has nothing to be held.
-                if let Err(error) = cgroup::enter(dir, child)
-                    && process::program(child).is_ok()
+                if let Err(error) = cgroup::enter(dir, pid)
+                    && process::program(pid).is_ok()
                 {
                     return Err(error);
                 }
-                moved.insert(child);
+                moved.insert(pid);
+            }
+            let parents = process::parents().context("read /proc")?;
+            left = parents.keys().copied().filter(|child| is_below(*child, &moved, &parents)).collect();
+            if left.is_empty() {
+                break;
             }
         }
         let inodes: HashSet<u64> =
             moved.iter().filter_map(|pid| process::sockets(*pid).ok()).flatten().collect();
-        Ok(self.kernel.destroy_kept_below(&[dir.to_owned()], &inodes)?.total())
+        let cut = self.kernel.destroy_kept_below(&[dir.to_owned()], &inodes)?.total();
+        ensure!(left.is_empty(), "it forks faster than it can be moved: {} processes run free", left.len());
+        Ok(cut)
     }
 
     /// The cgroups that were made here by an earlier daemon.

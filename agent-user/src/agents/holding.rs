@@ -49,7 +49,13 @@ impl Agents {
         }
         let is_new = !self.kernel.held()?.contains_key(&id);
         self.kernel.hold(&dir, id, agent.number).with_context(|| format!("hold cgroup {path}"))?;
-        let cut = if is_new { cut(&dir)? } else { 0 };
+        // A second look finds it held: what failed is told here or nowhere.
+        let cut = if is_new { cut(&dir) } else { Ok(0) };
+        let cut = cut.unwrap_or_else(|error| {
+            let error = format!("{error:#}");
+            warn!(agent = name, cgroup = path, error, "held, but what was there before may go on unread");
+            0
+        });
         info!(agent = name, cgroup = path, sockets_cut = cut, "holding");
         if !is_below_roots(&dir) {
             warn!(
