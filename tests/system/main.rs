@@ -16,6 +16,7 @@ mod hostile;
 mod hostile_json;
 mod hostile_stops;
 mod http1;
+mod interfaces;
 mod levels;
 mod pairs;
 mod pods;

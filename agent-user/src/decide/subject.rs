@@ -36,7 +36,8 @@ pub struct Subject<'a> {
     pub method: Option<&'a str>,
     /// Tool, prompt, resource or task the method names; the name of an entry of a list.
     pub name: Option<&'a str>,
-    /// The tool whose call began the task that this is about, or is continued by it (MCP tasks).
+    /// The tool whose call began the task that this is about, or is continued by it (MCP tasks), or whose interface this is
+    /// (MCP Apps).
     pub of_tool: Option<&'a str>,
     /// It goes on with a call that was let through before: it counts for nothing, and was approved then.
     pub continues: bool,

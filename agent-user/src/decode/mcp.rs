@@ -90,6 +90,14 @@ pub struct ResultFacts<'a> {
     pub next_cursor: Option<&'a str>,
 }
 
+impl Call<'_> {
+    /// The URI of the resource that it asks for.
+    pub fn resource(&self) -> Option<&str> {
+        let asks = matches!(&*self.method, "resources/read" | "resources/subscribe");
+        self.name.as_deref().filter(|_| asks)
+    }
+}
+
 /// Reads what `message` asks for; `None` for a response.
 pub fn call<'a>(message: &Message<'a>) -> Option<Call<'a>> {
     let (Kind::Request { method, .. } | Kind::Notification { method }) = &message.kind else { return None };

@@ -54,7 +54,8 @@ pub struct Call {
     pub agent_cancelled_at: Option<Timestamp>,
 }
 
-/// What a call of this method uses of what servers list. `of_tool` is the tool behind the task that it is about.
+/// What a call of this method uses of what servers list. `of_tool` is the tool behind the task or the interface that it is
+/// about.
 pub fn used<'a>(method: &str, name: Option<&'a str>, of_tool: Option<&'a str>) -> Option<(Surface, &'a str)> {
     match (method, of_tool) {
         (_, Some(tool)) => Some((Surface::Tool, tool)),
@@ -100,8 +101,8 @@ impl Call {
     /// What is known of a call in the exchange of this scene.
     pub fn facts<'a>(&'a self, scene: &'a Scene, agent: impl Into<Whom<'a>>) -> Facts<'a> {
         let facts = scene.facts(agent);
-        let tool = self.of_tool.as_deref().or(self.tool.as_deref());
-        Facts { tool, is_tool_unknown: self.of_unknown, workflow: self.workflow.as_deref(), ..facts }
+        let tools = [self.tool.as_deref(), self.of_tool.as_deref()];
+        Facts { tools, is_tool_unknown: self.of_unknown, workflow: self.workflow.as_deref(), ..facts }
     }
 }
 
@@ -139,7 +140,7 @@ impl Scene {
             session: self.session,
             other_session: self.other_session,
             servers: &self.servers,
-            tool: None,
+            tools: [None; 2],
             is_tool_unknown: false,
         }
     }
