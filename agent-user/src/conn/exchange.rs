@@ -13,7 +13,7 @@ use crate::forward::reframe::Stream;
 use crate::forward::refuse::Refused;
 use crate::forward::request::{Reading, read};
 use crate::forward::{End, refuse};
-use crate::judge::{Asking, Judged, Replaced, judge_unread, refuse_bytes};
+use crate::judge::{Asking, Carrier, Judged, Replaced, judge_unread, refuse_bytes};
 use crate::ledger::Phase;
 use crate::record::metrics::Class;
 
@@ -166,7 +166,8 @@ impl Connection {
     }
 
     async fn judge_unread(&mut self, head: &RequestHead, since: Instant) -> Judged {
-        let asking = Asking { head, bytes: &self.agent.reader.buffer[..head.len], since, channel: None };
+        let carrier = Carrier::Http(head, &self.agent.reader.buffer[..head.len]);
+        let asking = Asking { carrier, since, channel: None };
         judge_unread(&self.parts, &self.conn, &mut self.target, &asking, None).await
     }
 

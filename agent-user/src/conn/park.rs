@@ -16,7 +16,7 @@ use crate::forward::hold::Content;
 use crate::forward::reframe::Stream;
 use crate::forward::refuse;
 use crate::forward::side::{Reader, Writer};
-use crate::judge::{Asking, Consent, Judged, Question, Wait, judge};
+use crate::judge::{Asking, Carrier, Consent, Judged, Question, Wait, judge};
 use crate::record::entry::{Decision, Entry};
 
 use super::Connection;
@@ -31,7 +31,7 @@ impl Connection {
         loop {
             let buffer = &self.agent.reader.buffer;
             let channel = self.posting.as_ref();
-            let asking = Asking { head, bytes: &buffer[..head.len], since, channel };
+            let asking = Asking { carrier: Carrier::Http(head, &buffer[..head.len]), since, channel };
             let (parts, content) = (&self.parts, content.of(buffer));
             match judge(parts, &self.conn, &mut self.target, &asking, content, &mut consent).await {
                 Judged::Asks(question) => self.ask(*question, &mut consent).await,

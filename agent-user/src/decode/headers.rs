@@ -3,8 +3,8 @@
 
 use super::RequestHead;
 
-/// The headers of one request, not yet looked at.
-#[derive(Clone, Copy, Debug)]
+/// The headers of one request, not yet looked at. The default has none.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Headers<'a> {
     head: &'a [u8],
 }

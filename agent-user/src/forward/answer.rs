@@ -1,37 +1,29 @@
 //! Relaying what a server answers to one request.
 //!
 //! The answer to an MCP call is held until it is whole, one JSON body or one event of a stream at a time, so that
-//! nothing undecided reaches the agent; [`Relay::edit`] decides it. Everything else is copied as it comes. How far the
+//! nothing undecided reaches the agent; [`Inspecting`] decides it. Everything else is copied as it comes. How far the
 //! agent's answer has begun is kept where a stop finds it ([`Begun`], [`Stream`]).
 
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Buf;
-use jiff::Timestamp;
-use tracing::debug;
 
 use crate::channels::Channel;
 use crate::decide::policy::Bias;
 use crate::decide::{Guard, Refusal, Rules};
-use crate::decode::{
-    Body, Framing, Kind, Media, Message, Method, Payload, ResponseHead, decode, mcp, parse_response,
-    rewrite_head,
-};
+use crate::decode::{Body, Framing, Media, Method, ResponseHead, parse_response, rewrite_head};
 use crate::forward::End;
 use crate::forward::channel::Open;
 use crate::forward::hold::{self, Content, Held, Hold};
+use crate::forward::inspect::{Edit, Inspecting};
 use crate::forward::reframe::Stream;
-use crate::forward::refuse;
 use crate::forward::side::{Reader, Writer};
-use crate::judge::{Answer, Answering, Target, notice_card};
+use crate::judge::{Target, notice_card};
 use crate::kernel::netns::Netns;
-use crate::ledger::{Call, Conn, Phase};
+use crate::ledger::{Conn, Phase};
 use crate::parts::Parts;
-use crate::record::entry::{CallResult, Entry};
 use crate::record::metrics::Class;
-use crate::tasks::{Learnt, Task};
 
 /// How far the answer to the agent has begun.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,21 +36,6 @@ pub enum Begun {
     Stream,
     /// Something that cannot be completed by anyone but the server.
     Partial,
-}
-
-/// What becomes of something that a server says: the content of a JSON answer, or the data of an event.
-#[derive(Clone, Debug)]
-pub enum Edit {
-    /// It is forwarded as it came.
-    Pass,
-    /// This JSON text is forwarded in its place.
-    Replace(Vec<u8>),
-    /// It does not reach the agent, and this is why. Of an event the id stays; in place of an answer its calls are refused.
-    Drop {
-        refusal: Refusal,
-        /// It is on record already.
-        recorded: bool,
-    },
 }
 
 /// What is known of the request when its answer arrives.
@@ -311,21 +288,21 @@ impl Relay<'_> {
         Ok(content.map(|content| (content, held.at)).map_err(|fault| hold::guard(fault, limits.message)))
     }
 
-    /// Decides one JSON text: the content of an answer, or the data of an event. What it answers is off the ledger then,
-    /// and so the caller must not wait before the agent's side has it.
+    /// Decides one JSON text: the content of an answer, or the data of an event.
     pub(super) async fn edit(&self, rules: &Rules, json: &[u8], status: u16) -> Edit {
-        match decode(json, &self.parts.limits) {
-            Ok(payload) => {
-                let edit = self.judge(rules, &payload, json).await;
-                self.finish(&payload, json.len(), Some(status));
-                edit
-            }
-            Err(_) if !self.is_mcp() => Edit::Pass,
-            Err(_) if self.parts.defaults_of(self.conn).undecodable == Bias::Allow => Edit::Pass,
-            Err(fault) => {
-                let refusal = Refusal::Guard(Guard::Undecodable(fault.label()));
-                Edit::Drop { refusal, recorded: false }
-            }
+        self.inspecting().edit(rules, json, Some(status)).await
+    }
+
+    pub(super) fn inspecting(&self) -> Inspecting<'_> {
+        Inspecting {
+            parts: self.parts,
+            conn: self.conn,
+            netns: self.netns,
+            reach: self.target.reach(),
+            channel: self.channel.as_ref().map(|open| &open.listed.channel),
+            request: self.request,
+            since: self.since,
+            is_mcp: self.is_mcp(),
         }
     }
 
@@ -336,89 +313,9 @@ impl Relay<'_> {
         rules
     }
 
-    /// What rules say of it.
-    async fn judge(&self, rules: &Rules, payload: &Payload<'_>, json: &[u8]) -> Edit {
-        let messages = match payload {
-            Payload::Single(message) => std::slice::from_ref(message),
-            Payload::Batch(messages) => messages,
-            Payload::NotJsonRpc => return Edit::Pass,
-        };
-        let reach = self.target.reach();
-        let held = self.held(rules);
-        if held.is_nothing() && messages.iter().all(|message| !reach.concerns(message)) {
-            return Edit::Pass;
-        }
-        let scene = self.conn.scene();
-        let answering = Answering { parts: self.parts, conn: self.conn, rules, reach, scene: &scene };
-        let (mut kept, mut dropped, mut edited) = (Vec::new(), None, false);
-        for (index, message) in messages.iter().enumerate() {
-            // Clients differ on which of two answers to one call they take.
-            let is_answer = matches!(message.kind, Kind::Response { id: Some(_), .. });
-            let is_again = |before: &Message<'_>| is_answer && before.id() == message.id();
-            let answer = match self.held_back(&held, message, json).await {
-                Some(refusal) => Answer::Drop(refusal),
-                None if messages[..index].iter().any(is_again) => {
-                    Answer::Drop(Refusal::Guard(Guard::Undecodable("repeated_id")))
-                }
-                None => answering.judge(message).await,
-            };
-            edited |= !matches!(answer, Answer::Pass);
-            match answer {
-                Answer::Pass => kept.push(Cow::Borrowed(message.raw)),
-                Answer::Replace(text) => kept.push(Cow::Owned(text)),
-                Answer::Drop(refusal) => {
-                    // Whoever asks waits for an answer.
-                    if let Kind::Request { id, .. } = &message.kind {
-                        self.answer_server(id.raw, &refuse::error(&refusal)).await;
-                    }
-                    dropped = Some(refusal);
-                }
-            }
-        }
-        match (payload, dropped) {
-            _ if !edited => Edit::Pass,
-            (_, Some(refusal)) if kept.is_empty() => Edit::Drop { refusal, recorded: true },
-            (Payload::Batch(_), _) => Edit::Replace(format!("[{}]", kept.join(",")).into_bytes()),
-            _ => Edit::Replace(kept.concat().into_bytes()),
-        }
-    }
-
     /// What comes is MCP. Anything else may carry whatever it likes.
     pub(super) fn is_mcp(&self) -> bool {
         self.asked.has_calls || self.conn.is_mcp()
-    }
-
-    /// Takes the calls off the ledger that a payload answers.
-    fn finish(&self, payload: &Payload<'_>, bytes: usize, status: Option<u16>) {
-        for message in payload.messages() {
-            let Kind::Response { id: Some(id), .. } = &message.kind else {
-                self.learn(message, None);
-                continue;
-            };
-            let Some((call, permits)) = self.conn.finish(*id) else { continue };
-            let (now, size) = (Instant::now(), message.raw.len() as u64);
-            permits.iter().for_each(|permit| self.parts.counts.add_answer(permit, size, now));
-            self.learn(message, Some(&call));
-            self.agree(message, &call);
-            let is_error = mcp::result_facts(message).is_some_and(|facts| facts.is_error);
-            self.record(&call, if is_error { "error" } else { "result" }, None, status, bytes);
-        }
-    }
-
-    /// Takes notice of tasks that begin or end.
-    fn learn(&self, message: &Message<'_>, call: Option<&Call>) {
-        let begin = |id, call: &Call| {
-            let scene = self.conn.scene();
-            let (netns, request) = (Arc::clone(self.netns), self.client().to_vec());
-            let held = self.parts.memory.take(&self.conn.identity.agent.memory, request.len()).ok()?;
-            Some(Task { id, call: call.clone(), scene, conn: Arc::clone(self.conn), netns, request, held })
-        };
-        if let Some(round) = call.and_then(|call| call.round) {
-            self.parts.rounds.learn(self.conn.identity.agent.number, round, message);
-        }
-        if let Learnt::Unfollowed = self.parts.tasks.learn(self.conn, message, call, begin) {
-            debug!(agent = &*self.conn.identity.agent.name, "a task that a stop will know nothing of");
-        }
     }
 
     /// Ends the calls that are still open, all for one reason.
@@ -430,34 +327,8 @@ impl Relay<'_> {
         bytes: usize,
     ) {
         for call in self.conn.end() {
-            self.record(&call, outcome, cause, status, bytes);
+            self.inspecting().record(&call, outcome, cause, status, bytes);
         }
         self.conn.set_phase(Phase::Open);
-    }
-
-    pub(super) fn record(
-        &self,
-        call: &Call,
-        outcome: &'static str,
-        cause: Option<&'static str>,
-        status: Option<u16>,
-        bytes: usize,
-    ) {
-        // An answer that comes after its agent has gone is known, but to nobody else.
-        let left = self.conn.has_agent_left().then_some("agent_closed");
-        let took = match self.channel {
-            Some(_) => Timestamp::now().duration_since(call.since).unsigned_abs(),
-            None => self.since.elapsed(),
-        };
-        self.parts.log.record(&Entry::Result(CallResult {
-            conn: self.conn.id,
-            agent: &self.conn.identity.agent.name,
-            call,
-            outcome,
-            cause: if outcome == "none" { call.cause(left.or(cause)) } else { cause.or(left) },
-            status,
-            bytes,
-            took_us: u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
-        }));
     }
 }

@@ -9,14 +9,13 @@ use tokio::time::{sleep, timeout};
 
 use crate::channels::{Channel, Listed};
 use crate::decide::stop::Stop;
-use crate::decide::{Refusal, Rules};
-use crate::decode::{Event, Kind, Message, Method, ResponseHead, mcp, parse_request};
+use crate::decode::{Event, Method, ResponseHead, parse_request};
 use crate::fate::Fate;
 use crate::forward::End;
 use crate::forward::answer::{Answered, Asked, Relay};
-use crate::forward::evidence::{self, IN_FORCE_WITHIN, Teller};
+use crate::forward::evidence::{IN_FORCE_WITHIN, Teller};
 use crate::forward::refuse::{self, Refused};
-use crate::ledger::{Call, Conn};
+use crate::ledger::Call;
 use crate::orders::ANSWERED_WITHIN;
 use crate::parts::Parts;
 use crate::record::metrics::Class;
@@ -28,21 +27,6 @@ pub struct Open {
     pub head: ResponseHead,
     pub asked: Asked,
     pub since: Instant,
-}
-
-/// What stops keep from the agent of a stream.
-#[derive(Debug, Default)]
-pub(super) struct Withheld {
-    /// Some calls in it were caught.
-    late: bool,
-    /// The stop that holds for all of it.
-    stopped: Option<Refusal>,
-}
-
-impl Withheld {
-    pub(super) fn is_nothing(&self) -> bool {
-        !self.late && self.stopped.is_none()
-    }
 }
 
 impl Relay<'_> {
@@ -105,54 +89,6 @@ impl Relay<'_> {
         Ok(self.answered(head))
     }
 
-    /// The head of a request by which the server knows its client, to POST to it.
-    pub(super) fn client(&self) -> &[u8] {
-        self.channel.as_ref().map_or(self.request, |open| &open.listed.channel.request)
-    }
-
-    /// What stops keep from the agent of the next thing that the server says.
-    pub(super) fn held(&self, rules: &Rules) -> Withheld {
-        let Some(open) = self.channel.as_ref() else { return Withheld::default() };
-        let mut stopped = None;
-        if !rules.stops.is_empty() {
-            let scene = self.conn.scene();
-            let agent = &self.conn.identity.agent;
-            stopped = agent.as_whom(|agent| rules.stop_for(&scene.facts(agent)).cloned()).map(Refusal::Stop);
-        }
-        if stopped.is_some() {
-            // It may not have come here yet. What it would list must not be answered before.
-            catch(self.parts, &open.listed.channel);
-        }
-        Withheld { late: self.conn.has_late(), stopped }
-    }
-
-    /// Why the agent does not get a message. What comes for a call that a stop has caught is evidence.
-    pub(super) async fn held_back(
-        &self,
-        held: &Withheld,
-        message: &Message<'_>,
-        json: &[u8],
-    ) -> Option<Refusal> {
-        if held.late
-            && let Kind::Response { id: Some(id), .. } = &message.kind
-            && let Some((call, stop)) = self.conn.finish_late(*id)
-        {
-            settle(self.parts, self.conn, &stop, &call, message, json);
-            return Some(Refusal::Stop(stop));
-        }
-        let refusal = held.stopped.clone()?;
-        self.parts.record_guard(self.conn, "event", &refusal).await;
-        Some(refusal)
-    }
-
-    /// Takes notice of what a handshake has agreed on.
-    pub(super) fn agree(&self, message: &Message<'_>, call: &Call) {
-        let Some(open) = self.channel.as_ref().filter(|_| &*call.method == "initialize") else { return };
-        if let Some(revision) = mcp::result_facts(message).and_then(|facts| facts.revision) {
-            open.listed.channel.agree(revision);
-        }
-    }
-
     /// The server has answered a POST: if not with a mere receipt, what was to be answered in the stream ends here. Some
     /// servers answer in both.
     pub(super) fn is_posted(&self, head: &ResponseHead, has_content: bool) {
@@ -163,22 +99,9 @@ impl Relay<'_> {
         // A receipt can come before the last byte was seen to leave.
         self.parts.gate.hand_over(self.conn);
         for call in channel.conn.retire_cancelled() {
-            self.record(&call, "none", None, Some(head.status), 0);
+            self.inspecting().record(&call, "none", None, Some(head.status), 0);
         }
     }
-}
-
-/// Files what a late answer tells of a call: it never reaches the agent.
-pub(super) fn settle(
-    parts: &Parts,
-    conn: &Conn,
-    stop: &Stop,
-    call: &Call,
-    message: &Message<'_>,
-    json: &[u8],
-) {
-    let (fate, late) = evidence::of_answer(message, json);
-    parts.book.settle(stop, conn, call, None, fate, Some(late));
 }
 
 /// Ends what is in flight in a stream and meets a stop: its fate is filed, its agent told, its server, too.

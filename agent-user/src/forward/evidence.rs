@@ -24,8 +24,8 @@ use crate::fate::Fate;
 use crate::fingerprint::Digest;
 use crate::forward::answer::Begun;
 use crate::forward::cancel::{self, Client};
-use crate::forward::channel;
 use crate::forward::hold::{Held, Hold};
+use crate::forward::inspect::settle;
 use crate::forward::reframe::Stream;
 use crate::forward::side::{Reader, Side};
 use crate::forward::task_cancel;
@@ -225,7 +225,7 @@ impl Evidence {
                 if self.channel.is_some()
                     && let Some((call, stop)) = self.conn.finish_late(*id)
                 {
-                    channel::settle(&self.parts, &self.conn, &stop, &call, message, bytes);
+                    settle(&self.parts, &self.conn, &stop, &call, message, bytes);
                 }
                 continue;
             };

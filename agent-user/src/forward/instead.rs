@@ -23,7 +23,7 @@ impl Relay<'_> {
     pub(super) async fn refuse(&mut self, refusal: &Refusal, status: Option<u16>) -> End {
         let calls = self.conn.end();
         for call in &calls {
-            self.record(call, "none", Some(refusal.label()), status, 0);
+            self.inspecting().record(call, "none", Some(refusal.label()), status, 0);
         }
         let decision = self.parts.record_guard(self.conn, "answer", refusal).await;
         let answer = if self.asked.opened {
@@ -57,7 +57,7 @@ impl Relay<'_> {
         let refusal = Refusal::Guard(guard);
         let calls = self.conn.end();
         for call in &calls {
-            self.record(call, "none", Some(refusal.label()), None, 0);
+            self.inspecting().record(call, "none", Some(refusal.label()), None, 0);
         }
         self.parts.record_guard(self.conn, "event", &refusal).await;
         if self.stream.is_passing() {

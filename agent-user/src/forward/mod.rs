@@ -11,6 +11,7 @@ pub mod connect;
 pub mod dial;
 pub mod evidence;
 pub mod hold;
+pub mod inspect;
 mod instead;
 mod opened;
 pub mod own;

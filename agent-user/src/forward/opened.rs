@@ -4,7 +4,8 @@
 use crate::decide::Refusal;
 use crate::decode::{Framing, Kind, Limits, Media, Payload, ResponseHead, decode};
 use crate::forward::End;
-use crate::forward::answer::{Edit, Relay};
+use crate::forward::answer::Relay;
+use crate::forward::inspect::Edit;
 use crate::forward::refuse;
 use crate::ledger::Phase;
 
@@ -36,7 +37,7 @@ impl Relay<'_> {
             self.stream.send(&refuse::chunk(&refuse::event(&json)));
         }
         for call in &open {
-            self.record(call, "error", None, Some(head.status), json.len());
+            self.inspecting().record(call, "error", None, Some(head.status), json.len());
             let error = refuse::unanswered(call, head.status, error(&json, &self.parts.limits));
             self.stream
                 .send(&refuse::chunk(&error.map_or_else(Vec::new, |error| refuse::event(error.as_bytes()))));

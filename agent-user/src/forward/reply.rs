@@ -6,8 +6,8 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::decode::Limits;
-use crate::forward::answer::Relay;
 use crate::forward::cancel::{self, Client};
+use crate::forward::inspect::Inspecting;
 use crate::kernel::netns::Netns;
 use crate::ledger::Conn;
 use crate::record::entry::{self, Entry};
@@ -27,10 +27,10 @@ struct Reply {
     message: String,
 }
 
-impl Relay<'_> {
+impl Inspecting<'_> {
     /// Answers a request of the server's, of that id as it wrote it, with a JSON-RPC error. Returns as soon as it is that
     /// answer's turn to be sent: a server that asks faster than it takes answers has to wait.
-    pub async fn answer_server(&self, rpc_id: &str, error: &Value) {
+    pub(super) async fn answer_server(&self, rpc_id: &str, error: &Value) {
         let Some(message) = cancel::error(rpc_id, error) else { return };
         let reply = Reply {
             log: Arc::clone(&self.parts.log),

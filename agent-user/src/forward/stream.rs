@@ -10,8 +10,9 @@ use crate::decide::policy::Bias;
 use crate::decode::coding::{Decoder, Fault, refuses_identity};
 use crate::decode::{Framing, Headers, Oversized, ResponseHead, Version, parse_request, rewrite_head, sse};
 use crate::forward::End;
-use crate::forward::answer::{Begun, Edit, Relay};
+use crate::forward::answer::{Begun, Relay};
 use crate::forward::hold;
+use crate::forward::inspect::Edit;
 use crate::forward::reframe::{Broken, Stream};
 use crate::ledger::Phase;
 

@@ -17,7 +17,7 @@ use crate::decide::policy::{Approval, Bias, Limited, Mode, Phase};
 use crate::decide::stop::Facts;
 use crate::decide::subject::{Annotations, Recent, Subject, User};
 use crate::decide::{Guard, Reach, Refusal, Rules, Verdict, decide};
-use crate::decode::{Headers, IdKind, Kind, Message, mcp};
+use crate::decode::{IdKind, Kind, Message, mcp};
 use crate::fingerprint::{Digest, Standings, Surface};
 use crate::ledger::{Call, Conn, Scene, used};
 use crate::limits::Permit;
@@ -84,7 +84,7 @@ impl<'a> Prepared<'a> {
         claims: &mcp::Claims<'_>,
     ) -> Prepared<'a> {
         let call = mcp::call(message);
-        let headers = Headers::of(asking.head, asking.bytes);
+        let headers = asking.carrier.headers();
         let rpc_id = match &message.kind {
             Kind::Request { id, .. } => Some(id.raw),
             _ => None,

@@ -4,6 +4,7 @@
 //! [`crate::gate`]), and a refusal is on disk before its answer leaves.
 
 mod answer;
+mod carrier;
 mod consent;
 mod message;
 mod redact;
@@ -22,16 +23,16 @@ use crate::decide::policy::Bias;
 use crate::decide::redact::splice_all;
 use crate::decide::subject::Subject;
 use crate::decide::{Guard, Refusal};
-use crate::decode::{Headers, Payload, RequestHead, Undecodable, Version, decode, mcp};
+use crate::decode::{Payload, Undecodable, decode, mcp};
 use crate::forward::refuse::Refused;
 use crate::ledger::{Call, Conn, Scene, Unexpected};
 use crate::parts::Parts;
 use crate::room::Full;
 
 use self::message::{JudgedBy, Prepared};
-use self::target::authority;
 
 pub use self::answer::{Answer, Answering};
+pub use self::carrier::Carrier;
 pub use self::consent::{Consent, Question, Wait};
 pub use self::shown::notice_card;
 pub use self::target::{Target, names, server_names};
@@ -76,12 +77,10 @@ pub struct Replaced {
     pub content: Vec<u8>,
 }
 
-/// A request that was read, and where its head is.
+/// A request that was read, but for its content.
 #[derive(Clone, Copy, Debug)]
 pub struct Asking<'a> {
-    pub head: &'a RequestHead,
-    /// The bytes of the head.
-    pub bytes: &'a [u8],
+    pub carrier: Carrier<'a>,
     /// When its first byte was there.
     pub since: Instant,
     /// The stream in which it is answered, if that is not its own answer.
@@ -97,24 +96,44 @@ pub async fn judge(
     content: &[u8],
     consent: &mut Consent,
 ) -> Judged {
-    let started = Instant::now();
-    let Asking { head, bytes, since, channel } = *asking;
-    let claims = head.mcp.claims(bytes);
-    if claims.protocol_version.is_some() || head.mcp.session_id.is_some() {
+    if asking.carrier.is_of_mcp() {
         conn.mark_mcp();
     }
     let payload = if content.is_empty() { Ok(Payload::NotJsonRpc) } else { decode(content, &parts.limits) };
-    let (messages, batch) = match &payload {
-        Ok(Payload::Single(message)) => (std::slice::from_ref(message), false),
-        Ok(Payload::Batch(messages)) => (&**messages, true),
-        Ok(Payload::NotJsonRpc) => return judge_unread(parts, conn, target, asking, None).await,
-        Err(fault) => {
-            let denied = parts.defaults_of(conn).undecodable == Bias::Deny;
-            let guard = denied.then_some(Guard::Undecodable(fault.label()));
-            return judge_unread(parts, conn, target, asking, guard).await;
-        }
-    };
-    let host = match authority(head, bytes) {
+    match &payload {
+        Ok(Payload::NotJsonRpc) => judge_unread(parts, conn, target, asking, None).await,
+        Ok(payload) => judge_messages(parts, conn, target, asking, (payload, content), consent).await,
+        Err(fault) => judge_undecodable(parts, conn, target, asking, fault).await,
+    }
+}
+
+/// Judges a request that cannot be decoded.
+pub async fn judge_undecodable(
+    parts: &Parts,
+    conn: &Conn,
+    target: &mut Target,
+    asking: &Asking<'_>,
+    fault: &Undecodable,
+) -> Judged {
+    let denied = parts.defaults_of(conn).undecodable == Bias::Deny;
+    let guard = denied.then_some(Guard::Undecodable(fault.label()));
+    judge_unread(parts, conn, target, asking, guard).await
+}
+
+/// Judges the messages of a request, and the text in which they are.
+pub async fn judge_messages(
+    parts: &Parts,
+    conn: &Conn,
+    target: &mut Target,
+    asking: &Asking<'_>,
+    (payload, content): (&Payload<'_>, &[u8]),
+    consent: &mut Consent,
+) -> Judged {
+    let started = Instant::now();
+    let Asking { carrier, since, channel } = *asking;
+    let claims = carrier.claims();
+    let (messages, batch) = (payload.messages(), matches!(payload, Payload::Batch(_)));
+    let host = match carrier.authority() {
         Ok(host) => host,
         Err(guard) => return judge_unread(parts, conn, target, asking, Some(guard)).await,
     };
@@ -125,9 +144,7 @@ pub async fn judge(
         name.is_some_and(|name| name.len() > parts.limits.name)
     };
     if prepared.iter().any(is_long) {
-        let denied = parts.defaults_of(conn).undecodable == Bias::Deny;
-        let guard = denied.then_some(Guard::Undecodable(Undecodable::NameTooLong.label()));
-        return judge_unread(parts, conn, target, asking, guard).await;
+        return judge_undecodable(parts, conn, target, asking, &Undecodable::NameTooLong).await;
     }
     let is_mcp = prepared.iter().any(|message| message.call.as_ref().is_none_or(|call| call.is_mcp));
     if is_mcp {
@@ -138,7 +155,7 @@ pub async fn judge(
     let workflow = prepared.first().and_then(|message| message.workflow.clone());
     let modern = Some(mcp::Revision::V2026_07_28.as_str());
     let is_modern = prepared.iter().all(|message| message.revision == modern);
-    let mut scene = target.scene(conn, head, bytes, (is_mcp, is_modern), workflow);
+    let mut scene = target.scene(conn, &carrier, (is_mcp, is_modern), workflow);
     if let Some(channel) = channel {
         scene.path = Arc::clone(&channel.path);
     }
@@ -155,8 +172,7 @@ pub async fn judge(
     }
     target.update(&rules, conn, host);
     let reads = rules.policy.reads;
-    let headers = Headers::of(head, bytes);
-    let user = if reads.user { parts.users.of_request(headers, &mut target.token) } else { None };
+    let user = if reads.user { parts.users.of_request(carrier.headers(), &mut target.token) } else { None };
     let deeds = reads.recent.then_some(&conn.identity.agent.deeds);
     let by = JudgedBy {
         parts,
@@ -195,7 +211,7 @@ pub async fn judge(
     if is_open
         && prepared.iter().all(|message| message.verdict.waits.is_empty())
         && let Some(question) =
-            consent.question(&prepared, !batch && (channel.is_some() || takes_events(head, bytes)))
+            consent.question(&prepared, !batch && (channel.is_some() || carrier.takes_events()))
     {
         return Judged::Asks(Box::new(question));
     }
@@ -233,7 +249,7 @@ pub async fn judge(
     }
     let Some(first) = refusal else {
         prepared.iter_mut().for_each(|message| message.keep_permits(conn));
-        return match replace(&prepared, bytes, content) {
+        return match replace(&prepared, carrier.head(), content) {
             Ok(replaced) => Judged::Allowed { has_calls: true, batch, replaced },
             Err(guard) => judge_unread(parts, conn, target, asking, Some(guard)).await,
         };
@@ -272,14 +288,6 @@ fn replace(prepared: &[Prepared<'_>], head: &[u8], content: &[u8]) -> Result<Opt
 /// Where a connection leads, for what is known of the tools there.
 fn place<'a>(conn: &Conn, scene: &'a Scene) -> Place<'a> {
     Place { agent: conn.identity.agent.number, server: &scene.server, address: conn.destination }
-}
-
-/// Whether an agent takes an answer as a stream of events that ends before its connection does.
-fn takes_events(head: &RequestHead, bytes: &[u8]) -> bool {
-    let ranges = Headers::of(head, bytes).all("accept").flat_map(|value| value.split(|byte| *byte == b','));
-    let mut types =
-        ranges.map(|range| range.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii());
-    head.version == Version::Http11 && types.any(|kind| kind.eq_ignore_ascii_case(b"text/event-stream"))
 }
 
 /// What is known of everything on a connection.

@@ -4,8 +4,9 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use crate::decide::{Guard, Reach, Rules};
-use crate::decode::{Headers, RequestHead, mcp};
+use super::Carrier;
+use crate::decide::{Reach, Rules};
+use crate::decode::mcp;
 use crate::forward::connect::Tunnel;
 use crate::ledger::{Conn, Scene, addresses};
 use crate::session::Session;
@@ -66,30 +67,29 @@ impl Target {
         self.process = None;
     }
 
-    /// What a message with this head is part of. `is_mcp`: it is also of the session of its process with this server, and
+    /// What a message that is carried so is part of. `is_mcp`: it is also of the session of its process with this server, and
     /// of that alone where it names none. `is_modern`: its revision has no session ids (2026-07-28), and servers do not look
     /// for one.
     pub(super) fn scene(
         &mut self,
         conn: &Conn,
-        head: &RequestHead,
-        bytes: &[u8],
+        carrier: &Carrier<'_>,
         (is_mcp, is_modern): (bool, bool),
         workflow: Option<Arc<str>>,
     ) -> Scene {
         let process = if is_mcp { self.session_of_process(conn) } else { None };
-        let id = head.mcp.session_id.map(|id| id.of(bytes)).filter(|id| !id.is_empty());
+        let id = carrier.session_id().filter(|id| !id.is_empty());
         let named = id.and_then(|id| self.digest(id));
         let (session, other_session) =
             if is_modern { (process, named) } else { (named.or(process), process) };
         let (server, servers) = (Arc::clone(&self.server), Arc::clone(&self.servers));
-        let path = head.path(bytes);
+        let path = carrier.path();
         if self.path.as_bytes() != path {
             self.path = String::from_utf8_lossy(path).into();
         }
         let path = Arc::clone(&self.path);
-        let principal = self.principal.of_request(Headers::of(head, bytes), &conn.identity.agent.name);
-        let revision = mcp::claimed_revision(&head.mcp.claims(bytes)).map(mcp::Revision::as_str);
+        let principal = self.principal.of_request(carrier.headers(), &conn.identity.agent.name);
+        let revision = mcp::claimed_revision(&carrier.claims()).map(mcp::Revision::as_str);
         Scene { server, path, servers, session, other_session, workflow, revision, principal }
     }
 
@@ -139,16 +139,4 @@ pub fn names(conn: &Conn, tunnel: Option<&Tunnel>, named: &str) -> Vec<String> {
         }
     }
     names
-}
-
-/// The server that a request names. Where the target carries an authority servers go by that and not by `Host`
-/// (RFC 9112 section 3.2.2), but not all of them do: the two must agree.
-pub(super) fn authority<'a>(head: &RequestHead, bytes: &'a [u8]) -> Result<&'a [u8], Guard> {
-    let host = head.host.map(|host| host.of(bytes)).unwrap_or_default();
-    let Some(named) = head.authority.map(|named| named.of(bytes)) else { return Ok(host) };
-    if head.is_of_one_server(bytes) {
-        return Ok(named);
-    }
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    Err(Guard::HeaderMismatch { header: "host", header_value: text(host), body_value: text(named) })
 }

@@ -3,13 +3,11 @@
 
 use std::time::Instant;
 
-use super::target::authority;
 use super::{Asking, Judged, Target, subject};
 use crate::decide::policy::Bias;
 use crate::decide::scope::Scope;
 use crate::decide::subject::Subject;
 use crate::decide::{Guard, Refusal, Rules};
-use crate::decode::Headers;
 use crate::ledger::{Conn, Scene};
 use crate::parts::{Parts, count_stop};
 
@@ -21,19 +19,18 @@ pub async fn judge_unread(
     asking: &Asking<'_>,
     guard: Option<Guard>,
 ) -> Judged {
-    let (host, guard) = match authority(asking.head, asking.bytes) {
+    let (host, guard) = match asking.carrier.authority() {
         Ok(host) => (host, guard),
         // Where the names of the server contradict each other the address remains.
         Err(contradiction) => (&b""[..], guard.or(Some(contradiction))),
     };
     target.update(&parts.gate.rules(), conn, host);
-    let headers = Headers::of(asking.head, asking.bytes);
-    let workflow = parts.workflow.of_message(headers, None, &conn.identity.workflow);
-    let scene = target.scene(conn, asking.head, asking.bytes, (conn.is_mcp(), false), workflow);
+    let workflow = parts.workflow.of_message(asking.carrier.headers(), None, &conn.identity.workflow);
+    let scene = target.scene(conn, &asking.carrier, (conn.is_mcp(), false), workflow);
     let rules = parts.gate.begin(conn, scene.clone(), Vec::new());
     target.update(&rules, conn, host);
     let unread = Unread { parts, conn, rules: &rules, scope: &target.reach.scope, scene: &scene };
-    match unread.judge(guard, "http").await {
+    match unread.judge(guard, asking.carrier.label()).await {
         Some((refusal, decision)) => Judged::RefusedUnread { refusal, decision },
         None => Judged::Allowed { has_calls: false, batch: false, replaced: None },
     }
