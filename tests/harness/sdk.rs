@@ -117,6 +117,11 @@ pub fn everything_server() -> Vec<String> {
     vec![ready(target().join("sdk/node/node")), program, "streamableHttp".to_owned()]
 }
 
+/// The command of the A2A agent, without arguments (PyPI `a2a-sdk`).
+pub fn a2a_server() -> Vec<String> {
+    python("a2a", "server")
+}
+
 /// A file of the packages that are installed for the conformance suites.
 fn installed(file: &str) -> String {
     ready(target().join("sdk/conformance/node_modules").join(file))
@@ -133,6 +138,8 @@ pub enum Client {
     LangChain,
     /// PyPI `openai-agents`
     OpenAi,
+    /// PyPI `a2a-sdk`: no MCP, but A2A
+    A2a,
 }
 
 impl From<Sdk> for Client {
@@ -149,6 +156,7 @@ impl Client {
             Self::FastMcp => "fastmcp",
             Self::LangChain => "langchain",
             Self::OpenAi => "openai",
+            Self::A2a => "a2a",
         }
     }
 
@@ -172,7 +180,7 @@ impl Client {
         match self {
             Self::Sdk(sdk) if !sdk.is_modern() => &[Era::Legacy],
             Self::LangChain => &[Era::Legacy],
-            Self::OpenAi => &[Era::Auto],
+            Self::OpenAi | Self::A2a => &[Era::Auto],
             Self::Sdk(_) | Self::FastMcp => &[Era::Legacy, Era::Auto],
         }
     }

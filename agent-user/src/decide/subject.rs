@@ -29,7 +29,7 @@ pub struct Subject<'a> {
     /// Digest of the session (see [`crate::session`]).
     pub session: Option<Session>,
     pub workflow: Option<&'a str>,
-    /// `mcp`, or `jsonrpc` for what is not MCP.
+    /// `mcp`, `a2a`, or `jsonrpc` for what is neither.
     pub protocol: &'a str,
     pub revision: Option<&'a str>,
     /// The JSON-RPC method; of a response that of its request. `None`: nobody knows what it answers.

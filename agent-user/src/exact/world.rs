@@ -190,6 +190,7 @@ pub(super) fn to_call(number: usize) -> Call {
         method: "tools/call".into(),
         tool: Some(TOOL.into()),
         of_tool: None,
+        is_operation: false,
         of_unknown: false,
         cursor: None,
         round: None,

@@ -17,7 +17,7 @@ use crate::decide::policy::{Approval, Bias, Limited, Mode, Phase};
 use crate::decide::stop::Facts;
 use crate::decide::subject::{Annotations, Recent, Subject, User};
 use crate::decide::{Guard, Reach, Refusal, Rules, Verdict, decide};
-use crate::decode::{IdKind, Kind, Message, mcp};
+use crate::decode::{IdKind, Kind, Message, Protocol, mcp};
 use crate::fingerprint::{Digest, Standings, Surface};
 use crate::ledger::{Call, Conn, Scene, used};
 use crate::limits::Permit;
@@ -196,6 +196,7 @@ impl<'a> Prepared<'a> {
             round: self.round,
             agent_cancelled_at: None,
             held: None,
+            is_operation: matches!(self.message.kind, Kind::Operation { .. }),
         }
     }
 
@@ -254,7 +255,7 @@ impl<'a> Prepared<'a> {
             standings: self.standings.unwrap_or_default(),
             annotations: if reads_annotations { self.annotations(by) } else { Annotations::default() },
             workflow: self.workflow.as_deref(),
-            protocol: self.protocol(),
+            protocol: self.protocol().label(),
             revision: self.revision,
             method: call.map(|call| &*call.method),
             name: call.and_then(|call| call.name.as_deref()),
@@ -374,16 +375,16 @@ impl<'a> Prepared<'a> {
         stated.or(claimed.map(Into::into)).map(|stated| stated.chars().take(64).collect())
     }
 
-    fn protocol(&self) -> &'static str {
-        if self.call.as_ref().is_none_or(|call| call.is_mcp) { "mcp" } else { "jsonrpc" }
+    fn protocol(&self) -> Protocol {
+        let other = self.call.as_ref().filter(|call| !call.is_mcp);
+        other.map_or(Protocol::Mcp, |call| Protocol::of_other(&call.method))
     }
 
     pub(super) async fn record(&self, by: &JudgedBy<'_>, consent: &Consent, durable: bool) {
         let JudgedBy { parts, conn, scene, since, .. } = *by;
         let refusal = self.verdict.refusal.as_ref();
         let agent = &conn.identity.agent;
-        let is_mcp = self.call.as_ref().is_none_or(|call| call.is_mcp);
-        agent.metrics.count(&self.verdict, is_mcp);
+        agent.metrics.count(&self.verdict, self.protocol());
         if let Some(refusal) = refusal {
             parts.metrics.denied(&agent.name, refusal.rule(), refusal.label());
             count_stop(agent, refusal);
@@ -398,7 +399,7 @@ impl<'a> Prepared<'a> {
         let entry = Entry::Decision(Decision {
             session: scene.session,
             workflow: self.workflow.as_deref(),
-            protocol: self.protocol(),
+            protocol: self.protocol().label(),
             revision: self.revision,
             method: self.method(),
             tool: self.call.as_ref().and_then(|call| call.name.as_deref()),

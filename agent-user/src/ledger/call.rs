@@ -46,6 +46,9 @@ pub struct Call {
     /// What tells the next round of it, if it may have one.
     #[serde(skip)]
     pub round: Option<Round>,
+    /// It is an operation of A2A's HTTP+JSON binding, and answered by the whole answer.
+    #[serde(skip)]
+    pub is_operation: bool,
     /// What its texts take of the room for messages, where they are kept for long or are large.
     #[serde(skip)]
     pub held: Option<Arc<Taken>>,
