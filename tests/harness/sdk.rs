@@ -56,7 +56,10 @@ impl Sdk {
 
     /// The command of the server that has what the conformance suites ask for.
     pub fn conformance_server(self) -> Vec<String> {
-        self.program("conformance")
+        match self {
+            Self::Rmcp => vec![binary("mcp-conformance")],
+            other => other.program("conformance"),
+        }
     }
 
     /// The command of the client that a conformance suite drives; the suite adds the URL of its server.
