@@ -6,6 +6,7 @@ mod cluster;
 mod debian;
 mod helm;
 mod helm_values;
+mod image;
 mod manifests;
 mod policies;
 mod program;
