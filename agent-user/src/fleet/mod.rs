@@ -8,6 +8,7 @@
 pub mod carry_out;
 pub mod controller;
 pub mod follow;
+pub mod held;
 pub mod node;
 mod pace;
 pub mod policies;
