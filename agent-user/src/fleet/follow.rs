@@ -13,9 +13,10 @@ use serde_json::Value;
 use tokio::task::block_in_place;
 use tracing::warn;
 
+use super::baselines::{Baselines, Trusted};
 use super::held::{Content, Held, Name};
 use super::policies::{Policies, Rules};
-use super::resources::{AgentPolicy, ClusterAgentPolicy, PolicyStatus};
+use super::resources::{AgentPolicy, ClusterAgentPolicy, PolicyStatus, ToolBaseline, ToolBaselineStatus};
 use super::verdict::Verdict;
 use crate::kubernetes::heard;
 
@@ -82,11 +83,43 @@ says_rules!(AgentPolicy, true, |policy: &AgentPolicy, client| {
 });
 says_rules!(ClusterAgentPolicy, false, |_: &ClusterAgentPolicy, client| Api::all(client));
 
-/// Keeps the policies as the API server has them. Never ends; while it is away those it told of last hold.
-pub async fn follow(client: Client, policies: Arc<Policies>) {
+impl Said for ToolBaseline {
+    type Content = Trusted;
+    type Status = ToolBaselineStatus;
+    const NAMESPACED: bool = false;
+
+    fn written(&self) -> &[Value] {
+        &self.spec.servers
+    }
+
+    fn told(&self) -> Option<(i64, &str)> {
+        self.status.as_ref().map(|status| (status.observed_generation, &*status.version))
+    }
+
+    fn status(&self, verdict: Verdict) -> ToolBaselineStatus {
+        let servers = &self.spec.servers;
+        let items = servers.iter().filter_map(|server| server["items"].as_array());
+        ToolBaselineStatus {
+            observed_generation: verdict.generation,
+            accepted: verdict.fault.is_none(),
+            servers: servers.len(),
+            entries: items.map(Vec::len).sum(),
+            message: verdict.fault.unwrap_or_default(),
+            version: verdict.version.to_owned(),
+        }
+    }
+
+    fn api(&self, client: Client) -> Api<Self> {
+        Api::all(client)
+    }
+}
+
+/// Keeps policies and baselines as the API server has them. Never ends; while it is away those it told of last hold.
+pub async fn follow(client: Client, policies: Arc<Policies>, baselines: Arc<Baselines>) {
     tokio::join!(
         of_kind::<AgentPolicy>(&client, &policies),
-        of_kind::<ClusterAgentPolicy>(&client, &policies)
+        of_kind::<ClusterAgentPolicy>(&client, &policies),
+        of_kind::<ToolBaseline>(&client, &baselines)
     );
 }
 
