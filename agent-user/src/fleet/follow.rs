@@ -1,6 +1,6 @@
 //! Hearing of what the API server has for all nodes: one list and one watch of each kind.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -19,6 +19,9 @@ use super::policies::{Policies, Rules};
 use super::resources::{AgentPolicy, ClusterAgentPolicy, PolicyStatus, ToolBaseline, ToolBaselineStatus};
 use super::verdict::Verdict;
 use crate::kubernetes::heard;
+
+/// Objects that are asked for at a time: one may have more than a MiB.
+const PAGE: u32 = 50;
 
 /// An object that says something to nodes.
 pub(super) trait Said:
@@ -125,8 +128,9 @@ pub async fn follow(client: Client, policies: Arc<Policies>, baselines: Arc<Base
 
 async fn of_kind<K: Said>(client: &Client, held: &Held<K::Content>) {
     let objects = Api::<K>::all(client.clone());
-    let mut told = std::pin::pin!(heard(objects, watcher::Config::default()));
-    let mut all = BTreeMap::new();
+    let config = watcher::Config::default().page_size(PAGE);
+    let mut told = std::pin::pin!(heard(objects, config));
+    let mut names = BTreeSet::new();
     let mut is_heard = true;
     loop {
         // The backoff has waited; an error is not the end.
@@ -144,9 +148,12 @@ async fn of_kind<K: Said>(client: &Client, held: &Held<K::Content>) {
         is_heard = true;
         // What is new goes to disk.
         block_in_place(|| match event {
-            Event::Init => all.clear(),
-            Event::InitApply(object) => all.extend([(object.held_name(), object.written().to_vec())]),
-            Event::InitDone => held.set_all(K::NAMESPACED, std::mem::take(&mut all)),
+            Event::Init => names.clear(),
+            Event::InitApply(object) => {
+                held.hear(object.held_name(), object.written());
+                names.insert(object.held_name());
+            }
+            Event::InitDone => held.keep_only(K::NAMESPACED, &std::mem::take(&mut names)),
             Event::Apply(object) => held.set(object.held_name(), object.written()),
             Event::Delete(object) => held.delete(&object.held_name()),
         });

@@ -3,7 +3,7 @@
 //!
 //! An object that cannot be taken changes nothing: what was taken last of it stays in force.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs;
 use std::io::ErrorKind;
@@ -82,6 +82,8 @@ struct All<C> {
     /// There was no room to know any more of the last that was told of.
     left_out: Option<(Name, Fault)>,
     is_unsaved: bool,
+    /// Something was heard that is neither on disk nor told of yet.
+    is_heard: bool,
     /// What was on disk could not be read, and the API server has not told of all since.
     unreadable: Option<String>,
 }
@@ -172,19 +174,24 @@ impl<C: Content> Held<C> {
         self.change(|all| all.set(name, written));
     }
 
-    /// These are all objects that are of no namespace, or all that are of one.
-    pub(super) fn set_all(&self, namespaced: bool, objects: BTreeMap<Name, Vec<Value>>) {
+    /// The same, as one of all that are told of, one after the other: [`Held::keep_only`] follows.
+    pub(super) fn hear(&self, name: Name, written: &[Value]) {
+        let mut all = self.all();
+        all.is_heard |= all.set(name, written);
+    }
+
+    /// These are all objects that are of no namespace, or all that are of one; what they say was heard before.
+    pub(super) fn keep_only(&self, namespaced: bool, names: &BTreeSet<Name>) {
         self.change(|all| {
             let before = all.objects.len();
-            all.objects
-                .retain(|name, _| name.namespace.is_some() != namespaced || objects.contains_key(name));
-            let mut is_changed = before != all.objects.len();
+            all.objects.retain(|name, _| name.namespace.is_some() != namespaced || names.contains(name));
+            let mut is_changed = std::mem::take(&mut all.is_heard);
+            is_changed |= before != all.objects.len();
             is_changed |= all.unreadable.take().is_some();
-            is_changed |= all.left_out.take_if(|(name, _)| name.namespace.is_some() == namespaced).is_some();
-            for (name, written) in objects {
-                is_changed |= all.set(name, &written);
-            }
-            is_changed
+            let is_gone = |(name, _): &mut (Name, Fault)| {
+                name.namespace.is_some() == namespaced && !names.contains(name)
+            };
+            is_changed | all.left_out.take_if(is_gone).is_some()
         });
     }
 
@@ -229,7 +236,14 @@ impl<C: Content> Held<C> {
 
 impl<C: Content> All<C> {
     fn new() -> All<C> {
-        All { objects: BTreeMap::new(), bounds: BOUNDS, left_out: None, is_unsaved: false, unreadable: None }
+        All {
+            objects: BTreeMap::new(),
+            bounds: BOUNDS,
+            left_out: None,
+            is_unsaved: false,
+            is_heard: false,
+            unreadable: None,
+        }
     }
 
     /// Whether that changes anything.
@@ -252,9 +266,14 @@ impl<C: Content> All<C> {
         };
         let fault = |error| Fault { written: digest, error, is_told: false };
         if object.is_none() && self.objects.len() >= self.bounds.objects {
+            let is_told = |(of, before): &(Name, Fault)| *of == name && before.written == digest;
+            if self.left_out.as_ref().is_some_and(is_told) {
+                return false;
+            }
             self.left_out = Some((name, fault(self.no_room())));
             return true;
         }
+        self.left_out.take_if(|(of, _)| *of == name);
         let object = self.objects.entry(name).or_insert(Object { good: None, fault: None });
         match compiled {
             Ok(content) => *object = Object { good: Some(Good { written: raw, content }), fault: None },
@@ -374,6 +393,15 @@ mod tests {
         Name { namespace: namespace.map(str::to_owned), name: name.to_owned() }
     }
 
+    /// The API server tells of all that are of no namespace.
+    fn tell_all(held: &Held<Even>, all: &[(&str, Value)]) {
+        let names = all.iter().map(|(of, number)| {
+            held.hear(name(None, of), std::slice::from_ref(number));
+            name(None, of)
+        });
+        held.keep_only(false, &names.collect());
+    }
+
     fn numbers(held: &Held<Even>) -> Vec<u64> {
         held.each(|_, even| even.0.clone()).concat()
     }
@@ -397,9 +425,9 @@ mod tests {
         assert_eq!(numbers(&held), [6]);
         // What was deleted while nobody listened.
         held.set(all, &[json!(4)]);
-        held.set_all(true, BTreeMap::new());
+        held.keep_only(true, &BTreeSet::new());
         assert_eq!(numbers(&held), [4]);
-        held.set_all(false, [(name(None, "new"), vec![json!(8)])].into());
+        tell_all(&held, &[("new", json!(8))]);
         assert_eq!(numbers(&Held::load(dir.path())), [8]);
     }
 
@@ -415,7 +443,7 @@ mod tests {
             assert!(held.unreadable().is_some_and(|error| error.contains(Even::FILE)), "{text:?}");
             held.set(name(None, "a"), &[json!(2)]);
             assert!(held.unreadable().is_some(), "that is not all");
-            held.set_all(false, BTreeMap::new());
+            tell_all(&held, &[]);
             assert_eq!(held.unreadable(), None);
             assert_eq!(Held::<Even>::load(dir.path()).unreadable(), None);
         }
@@ -443,7 +471,8 @@ mod tests {
         held.delete(&name(None, "b"));
         held.set(name(None, "d"), &[json!(2)]);
         assert_eq!(numbers(&held), [2, 4, 2]);
-        held.set_all(false, [(name(None, "d"), vec![json!(2)])].into());
+        assert_eq!(held.faults().keys().collect::<Vec<_>>(), ["Even/a"], "it is known now");
+        tell_all(&held, &[("d", json!(2))]);
         assert!(held.faults().is_empty());
     }
 }
