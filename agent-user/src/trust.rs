@@ -44,7 +44,7 @@ impl Trust {
             last.document = Some(parse(&last.text, path)?);
         }
         let trust = Trust { path: path.map(ToOwned::to_owned), objects, last: Mutex::new(last) };
-        let authority = trust.authority(&trust.last())?;
+        let authority = trust.authority(&trust.last());
         Ok((trust, authority))
     }
 
@@ -58,11 +58,11 @@ impl Trust {
             return;
         }
         text.as_deref().unwrap_or_default().clone_into(&mut last.text);
-        let result = text.and_then(|text| parse(&text, path)).and_then(|document| {
-            let before = last.document.replace(document);
-            self.publish(parts, &last).inspect_err(|_| last.document = before)
+        let read = text.and_then(|text| parse(&text, path)).map(|document| {
+            last.document = Some(document);
+            self.publish(parts, &last);
         });
-        last.error = result.err().map(|fault| format!("{fault:#}"));
+        last.error = read.err().map(|fault| format!("{fault:#}"));
         last.error.iter().for_each(|error| tell_of(parts, error));
         parts.metrics.policy_reloaded(last.error.is_none());
     }
@@ -70,10 +70,8 @@ impl Trust {
     /// Puts in force what the API server tells of now.
     pub fn join(&self, parts: &Parts) {
         let Some(objects) = &self.objects else { return };
-        let mut faults = objects.new_faults();
-        if let Err(fault) = self.publish(parts, &self.last()) {
-            faults.push(format!("{fault:#}"));
-        }
+        let faults = objects.new_faults();
+        self.publish(parts, &self.last());
         faults.iter().for_each(|fault| tell_of(parts, fault));
         parts.metrics.policy_reloaded(faults.is_empty());
     }
@@ -89,8 +87,8 @@ impl Trust {
     }
 
     /// It is in force for whoever reads the rules from now on.
-    fn publish(&self, parts: &Parts, last: &Last) -> Result<()> {
-        parts.baseline.set_authority(self.authority(last)?);
+    fn publish(&self, parts: &Parts, last: &Last) {
+        parts.baseline.set_authority(self.authority(last));
         // After that, so that what is decided by the new generation is decided by this.
         let generation = parts.gate.renew();
         parts.metrics.policy_generation.set(i64::try_from(generation).unwrap_or(i64::MAX));
@@ -98,15 +96,14 @@ impl Trust {
         parts.log.record(&Entry::Policy(PolicyEntry { generation, rules, error: None }));
         let objects = self.objects.as_ref().map_or(0, |objects| objects.count());
         info!(generation, objects, "what is trusted was read again");
-        Ok(())
     }
 
-    fn authority(&self, last: &Last) -> Result<Option<Authority>> {
+    fn authority(&self, last: &Last) -> Option<Authority> {
         let objects = self.objects.as_ref().map(|objects| objects.documents()).unwrap_or_default();
         let is_closed = self.objects.as_ref().is_some_and(|objects| objects.unreadable().is_some());
         // To go by first use where objects were in force would trust whatever comes.
         let closed = is_closed.then_some("baselines.json, which cannot be read,");
-        Authority::new(last.document.clone(), objects, closed).map_err(anyhow::Error::msg)
+        Authority::new(last.document.clone(), objects, closed)
     }
 
     fn last(&self) -> MutexGuard<'_, Last> {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::document::{Document, Section};
+use super::document::Document;
 use super::index::Index;
 use super::place::{Endpoint, Place};
 use super::state::Trusted;
@@ -15,9 +15,6 @@ const MOST_NAMED: usize = 3;
 /// All documents together: what one of them trusts is trusted.
 #[derive(Debug)]
 pub struct Authority {
-    documents: Vec<Arc<Document>>,
-    /// Document and section, by the number of the section.
-    sections: Vec<(u32, u32)>,
     index: Index,
     /// Who governs everything.
     everywhere: Option<Arc<str>>,
@@ -34,35 +31,26 @@ pub(super) struct Governed {
 
 impl Authority {
     /// Of a file, which governs everything, and of objects. `closed` names what is to govern everything and trusts nothing.
-    ///
-    /// # Errors
-    /// All of them are too much together.
+    /// `None`: there is nothing of it.
     pub fn new(
         file: Option<Arc<Document>>,
         objects: Vec<Arc<Document>>,
         closed: Option<&str>,
-    ) -> Result<Option<Authority>, String> {
+    ) -> Option<Authority> {
         let everywhere = closed.map(Arc::from).or_else(|| Some(file.as_ref()?.name.clone()));
         if everywhere.is_none() && objects.is_empty() {
-            return Ok(None);
+            return None;
         }
-        let documents: Vec<_> = file.into_iter().chain(objects).collect();
-        let numbered = (0..).zip(&documents);
-        let sections = numbered.flat_map(|(number, document)| {
-            (0..).zip(&document.sections).map(move |(section, _)| (number, section))
-        });
-        let sections = sections.collect();
-        let index = Index::new(documents.iter().flat_map(|document| &document.sections))?;
-        Ok(Some(Authority { documents, sections, index, everywhere }))
+        Some(Authority { index: Index::new(file.into_iter().chain(objects).collect()), everywhere })
     }
 
     /// Who says what is trusted at an endpoint.
     pub(super) fn over(&self, endpoint: &Endpoint) -> Governed {
-        let found = self.index.find(endpoint, |number| self.section(number));
-        let mut documents: Vec<u32> =
-            found.governing.iter().map(|number| self.sections[*number as usize].0).collect();
+        let found = self.index.find(endpoint);
+        let mut documents: Vec<usize> =
+            found.governing.iter().map(|number| self.index.document(*number)).collect();
         documents.dedup();
-        let names = documents.iter().map(|document| &self.documents[*document as usize].name);
+        let names = documents.iter().map(|document| &self.index.documents[*document].name);
         let names = names.filter(|name| Some(*name) != self.everywhere.as_ref());
         let names: Vec<&Arc<str>> = self.everywhere.iter().chain(names).collect();
         Governed { by: together(&names), sections: found.about.into() }
@@ -77,8 +65,8 @@ impl Authority {
         seen: &Fingerprint,
     ) -> Option<Trusted<'_>> {
         let mut nearest: Option<(bool, Trusted<'_>)> = None;
-        for entry in governed.sections.iter().flat_map(|number| self.section(*number).of_name(surface, name))
-        {
+        let sections = governed.sections.iter().map(|number| self.index.section(*number));
+        for entry in sections.flat_map(|section| section.of_name(surface, name)) {
             if entry.principal.is_some() && entry.principal != place.principal {
                 continue;
             }
@@ -93,11 +81,6 @@ impl Authority {
             }
         }
         nearest.map(|(_, trusted)| trusted)
-    }
-
-    fn section(&self, number: u32) -> &Section {
-        let (document, section) = self.sections[number as usize];
-        &self.documents[document as usize].sections[section as usize]
     }
 }
 

@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use globset::Glob;
+use globset::{Glob, GlobSet, GlobSetBuilder};
 use serde::Deserialize;
 use serde_json::Value;
 use serde_saphyr::Spanned;
@@ -66,19 +66,23 @@ pub struct Document {
     /// As operators and agents are told.
     pub(super) name: Arc<str>,
     pub(super) sections: Vec<Section>,
+    /// Of all sections, and the section of each.
+    pub(super) globs: GlobSet,
+    pub(super) of_glob: Vec<u32>,
 }
 
 /// What a document says of some servers.
 #[derive(Debug)]
 pub(super) struct Section {
-    /// In lower case: names of hosts have no case (RFC 4343).
-    pub(super) servers: Vec<Glob>,
+    /// Names of servers, without globs. In lower case: names of hosts have no case (RFC 4343).
+    pub(super) names: Vec<Box<str>>,
+    globs: Vec<Glob>,
     path: Option<Box<str>>,
     pub(super) address: Option<SocketAddr>,
     agent: Option<Box<str>>,
     pub(super) entries: Vec<Entry>,
     /// Where in `entries` names are.
-    names: HashMap<Surface, HashMap<Arc<str>, Vec<usize>>>,
+    of_name: HashMap<Surface, HashMap<Arc<str>, Vec<usize>>>,
 }
 
 /// What a document says of an item.
@@ -129,8 +133,7 @@ impl Document {
                 None => at(server, &slip.error),
             })
         };
-        let sections = file.servers.iter().map(section).collect::<Result<_, _>>()?;
-        Ok(Document { name: "the baseline file".into(), sections })
+        Document::new("the baseline file".into(), file.servers.iter().map(section).collect::<Result<_, _>>()?)
     }
 
     /// Reads the `servers` of a `ToolBaseline`.
@@ -166,7 +169,19 @@ impl Document {
             })
         };
         let sections = servers.iter().enumerate().map(section).collect::<Result<_, _>>()?;
-        Ok(Document { name: format!("ToolBaseline {name}").into(), sections })
+        Document::new(format!("ToolBaseline {name}").into(), sections)
+    }
+
+    fn new(name: Arc<str>, sections: Vec<Section>) -> Result<Document, String> {
+        let (mut globs, mut of_glob) = (GlobSetBuilder::new(), Vec::new());
+        for (number, section) in (0..).zip(&sections) {
+            for glob in &section.globs {
+                globs.add(glob.clone());
+                of_glob.push(number);
+            }
+        }
+        let globs = globs.build().map_err(|error| format!("server: too many globs together: {error}"))?;
+        Ok(Document { name, sections, globs, of_glob })
     }
 
     /// How many items it says something of.
@@ -199,16 +214,16 @@ impl Section {
         items: &[&Item],
         lines: impl Iterator<Item = u64>,
     ) -> Result<Section, Slip> {
-        let Server { server: globs, path, address, agent, .. } = server;
-        let servers = compile(globs).map_err(|error| Slip { item: None, error })?;
-        let endpoint = match (globs.patterns(), address) {
+        let Server { server: patterns, path, address, agent, .. } = server;
+        let (names, globs) = compile(patterns).map_err(|error| Slip { item: None, error })?;
+        let endpoint = match (patterns.patterns(), address) {
             ([name], Some(address)) => literal(name).map(|name| {
                 Endpoint::new(&name, path.as_deref().unwrap_or_default(), *address, agent.as_deref())
             }),
             _ => None,
         };
         let mut seen = HashSet::new();
-        let mut names: HashMap<Surface, HashMap<Arc<str>, Vec<usize>>> = HashMap::new();
+        let mut of_name: HashMap<Surface, HashMap<Arc<str>, Vec<usize>>> = HashMap::new();
         let mut entries = Vec::with_capacity(items.len());
         for (position, (item, line)) in items.iter().zip(lines).enumerate() {
             let slip = |error| Slip { item: Some(position), error };
@@ -217,12 +232,12 @@ impl Section {
                 let (surface, name) = (item.surface.label(), &item.name);
                 return Err(slip(format!("{surface} {name:?} is there twice; leave one out")));
             }
-            let of_surface = names.entry(entry.surface).or_default();
+            let of_surface = of_name.entry(entry.surface).or_default();
             of_surface.entry(entry.name.clone()).or_default().push(position);
             entries.push(entry);
         }
         let (path, agent) = (path.clone(), agent.clone());
-        Ok(Section { servers, path, address: *address, agent, entries, names })
+        Ok(Section { names, globs, path, address: *address, agent, entries, of_name })
     }
 
     /// Whether it is about an endpoint with a name that it is about.
@@ -239,7 +254,7 @@ impl Section {
 
     /// What it says of a name.
     pub(super) fn of_name(&self, surface: Surface, name: &str) -> impl Iterator<Item = &Entry> {
-        let indexes = self.names.get(&surface).and_then(|names| names.get(name)).into_iter().flatten();
+        let indexes = self.of_name.get(&surface).and_then(|names| names.get(name)).into_iter().flatten();
         indexes.filter_map(|index| self.entries.get(*index))
     }
 }
@@ -302,15 +317,23 @@ fn said(error: &serde_saphyr::Error) -> String {
     format!("{line}:{column}: {}", said.strip_prefix(&prefix).unwrap_or(&said))
 }
 
-fn compile(globs: &Globs) -> Result<Vec<Glob>, String> {
-    let compiled = globs.patterns().iter().map(|pattern| {
+/// Names, and globs that match several.
+fn compile(globs: &Globs) -> Result<(Vec<Box<str>>, Vec<Glob>), String> {
+    let (mut names, mut compiled) = (Vec::new(), Vec::new());
+    for pattern in globs.patterns() {
         if pattern.is_empty() {
             return Err("server: an empty glob matches nothing; name a server".to_owned());
         }
-        let glob = Glob::new(&pattern.to_ascii_lowercase());
-        glob.map_err(|error| format!("server: glob {pattern:?}: {}", error.kind()))
-    });
-    compiled.collect()
+        let lower = pattern.to_ascii_lowercase();
+        match literal(&lower) {
+            Some(name) => names.push(name.into()),
+            None => {
+                let glob = Glob::new(&lower);
+                compiled.push(glob.map_err(|error| format!("server: glob {pattern:?}: {}", error.kind()))?);
+            }
+        }
+    }
+    Ok((names, compiled))
 }
 
 /// The one name that a glob matches, if it is that of one: [`globset::escape`] puts what means more than itself in brackets.

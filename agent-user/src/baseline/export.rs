@@ -7,7 +7,7 @@ use kube::Resource as _;
 use serde::{Deserialize, Serialize};
 use serde_saphyr::LitStr;
 
-use super::document::VERSION;
+use super::document::{VERSION, fingerprint_of};
 use super::known::Known;
 use super::list::{self, Block, List};
 use super::order::Filter;
@@ -90,7 +90,9 @@ struct Item<'a> {
     principal: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     text: Option<Text<'a>>,
-    digests: Fingerprint,
+    /// An object is told to every node: where there is a text it says all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    digests: Option<Fingerprint>,
 }
 
 #[derive(Serialize)]
@@ -135,7 +137,7 @@ pub(super) fn write(trustees: &[Trustee], as_object: Option<&str>) -> Result<Str
             path: &endpoint.path,
             address: endpoint.address,
             agent: endpoint.agent.as_deref(),
-            items: trustees.iter().map(Item::new).collect(),
+            items: trustees.iter().map(|trustee| Item::new(trustee, as_object.is_some())).collect(),
         }
     });
     let servers: Vec<Server<'_>> = servers.collect();
@@ -177,14 +179,16 @@ fn yaml(document: &impl Serialize) -> Result<String, String> {
 }
 
 impl<'a> Item<'a> {
-    fn new(trustee: &'a Trustee) -> Item<'a> {
+    fn new(trustee: &'a Trustee, in_object: bool) -> Item<'a> {
+        let of_text = || fingerprint_of(trustee.surface, trustee.text.as_deref()?);
+        let is_said = in_object && of_text() == Some(trustee.fingerprint);
         Item {
             surface: trustee.surface,
             name: &trustee.name,
             revision: trustee.place.revision.as_deref(),
             principal: trustee.place.principal.as_deref(),
             text: trustee.text.as_deref().map(Text::new),
-            digests: trustee.fingerprint,
+            digests: (!is_said).then_some(trustee.fingerprint),
         }
     }
 }

@@ -6,23 +6,25 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
-use globset::{GlobSet, GlobSetBuilder};
-
-use super::document::Section;
+use super::document::{Document, Section};
 use super::place::Endpoint;
 
 /// Finds sections by the names and addresses of servers. It takes time to make, and little to ask.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Index {
-    names: GlobSet,
-    /// The section of each glob.
-    of_glob: Vec<u32>,
+    pub(super) documents: Vec<Arc<Document>>,
+    /// Document and section in it, by number.
+    sections: Vec<(usize, usize)>,
+    names: HashMap<Box<str>, Vec<u32>>,
     addresses: HashMap<SocketAddr, Vec<u32>>,
+    /// Documents with globs, and the number of their first section.
+    globbed: Vec<(usize, u32)>,
 }
 
-/// The sections, in order, of all that were indexed.
-#[derive(Debug, Default, PartialEq)]
+/// The sections, by number.
+#[derive(Debug, Default)]
 pub(super) struct Found {
     /// Those that say what is trusted there.
     pub(super) about: Vec<u32>,
@@ -31,38 +33,59 @@ pub(super) struct Found {
 }
 
 impl Index {
-    /// # Errors
-    /// All globs are too much together, though each was good.
-    pub(super) fn new<'a>(sections: impl Iterator<Item = &'a Section>) -> Result<Index, String> {
-        let mut names = GlobSetBuilder::new();
-        let mut index = Index::default();
-        for (number, section) in (0..).zip(sections) {
-            for glob in &section.servers {
-                names.add(glob.clone());
-                index.of_glob.push(number);
+    pub(super) fn new(documents: Vec<Arc<Document>>) -> Index {
+        let mut index = Index {
+            documents: Vec::new(),
+            sections: Vec::new(),
+            names: HashMap::new(),
+            addresses: HashMap::new(),
+            globbed: Vec::new(),
+        };
+        let mut number = 0;
+        for (of, document) in documents.iter().enumerate() {
+            if !document.globs.is_empty() {
+                index.globbed.push((of, number));
             }
-            if let Some(address) = section.address {
-                index.addresses.entry(address).or_default().push(number);
+            for (at, section) in document.sections.iter().enumerate() {
+                index.sections.push((of, at));
+                for name in &section.names {
+                    index.names.entry(name.clone()).or_default().push(number);
+                }
+                if let Some(address) = section.address {
+                    index.addresses.entry(address).or_default().push(number);
+                }
+                number += 1;
             }
         }
-        index.names = names.build().map_err(|error| format!("server: {error}"))?;
-        Ok(index)
+        Index { documents, ..index }
     }
 
-    /// `section` is the one of a number.
-    pub(super) fn find<'a>(&self, endpoint: &Endpoint, section: impl Fn(u32) -> &'a Section) -> Found {
-        let names = endpoint.names();
-        let globs = names.iter().flat_map(|name| self.names.matches(name));
-        let named: Vec<u32> = globs.filter_map(|glob| self.of_glob.get(glob).copied()).collect();
+    /// The section of a number.
+    pub(super) fn section(&self, number: u32) -> &Section {
+        let (document, section) = self.sections[number as usize];
+        &self.documents[document].sections[section]
+    }
+
+    /// The document that a section is of.
+    pub(super) fn document(&self, number: u32) -> usize {
+        self.sections[number as usize].0
+    }
+
+    pub(super) fn find(&self, endpoint: &Endpoint) -> Found {
+        let mut named: Vec<u32> = Vec::new();
+        for name in endpoint.names() {
+            named.extend(self.names.get(&*name).into_iter().flatten());
+            for (document, first) in &self.globbed {
+                let document = &self.documents[*document];
+                let globs = document.globs.matches(&name);
+                named.extend(globs.into_iter().map(|glob| first + document.of_glob[glob]));
+            }
+        }
         let there = self.addresses.get(&endpoint.address).into_iter().flatten().copied();
-        let mut governing: Vec<u32> = named
-            .iter()
-            .copied()
-            .chain(there)
-            .filter(|number| section(*number).is_of_agent(endpoint))
-            .collect();
-        let mut about: Vec<u32> =
-            named.into_iter().filter(|number| section(*number).is_about(endpoint)).collect();
+        let of_agent = |number: &u32| self.section(*number).is_of_agent(endpoint);
+        let mut governing: Vec<u32> = named.iter().copied().chain(there).filter(of_agent).collect();
+        let mut about = named;
+        about.retain(|number| self.section(*number).is_about(endpoint));
         for numbers in [&mut about, &mut governing] {
             numbers.sort_unstable();
             numbers.dedup();

@@ -288,7 +288,7 @@ impl Baseline {
     /// # Errors
     /// See [`Refusal`].
     pub async fn import(&self, text: &str, order: Order) -> Result<Vec<Change>, Refusal> {
-        let document = Document::of_file(text).map_err(Refusal::File)?;
+        let document = Document::of_file(text).map(Arc::new).map_err(Refusal::File)?;
         self.ask(|reply| Ask::Order(Wish::Import(document), order, reply)).await
     }
 

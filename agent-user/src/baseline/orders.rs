@@ -27,7 +27,7 @@ const IMPORTED: &str = "";
 pub(super) enum Wish {
     Approve(String),
     Block(String),
-    Import(Document),
+    Import(Arc<Document>),
 }
 
 /// What an order does, item by item.
@@ -161,12 +161,12 @@ impl Known {
     }
 
     /// What a file says, in the lists that it is about; those that were never seen are made.
-    fn imports(&mut self, document: &Document) -> Result<Vec<(ItemKey, Deed)>, Refusal> {
+    fn imports(&mut self, document: &Arc<Document>) -> Result<Vec<(ItemKey, Deed)>, Refusal> {
         let sections = &document.sections;
-        let index = Index::new(sections.iter()).map_err(Refusal::File)?;
+        let index = Index::new(vec![Arc::clone(document)]);
         let mut about: Vec<Vec<u32>> = vec![Vec::new(); sections.len()];
         for list in self.lists.values() {
-            let found = index.find(&list.place.endpoint, |number| &sections[number as usize]).about;
+            let found = index.find(&list.place.endpoint).about;
             found.into_iter().for_each(|section| about[section as usize].push(list.number));
         }
         let mut deeds: Vec<(ItemKey, Deed)> = Vec::new();

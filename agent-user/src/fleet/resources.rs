@@ -273,7 +273,7 @@ fn servers(generator: &mut SchemaGenerator) -> Schema {
             "required": ["server"],
             "x-kubernetes-preserve-unknown-fields": true,
             "properties": {
-                "server": {"type": "array", "minItems": 1, "maxItems": 100, "items": text(320)},
+                "server": {"type": "array", "minItems": 1, "maxItems": 100, "items": text(1024)},
                 "path": {"type": "string", "maxLength": 1024},
                 "address": {
                     "type": "string",

@@ -115,7 +115,7 @@ impl World {
         let object = |(name, servers): &(&str, Value)| {
             Arc::new(Document::of_object(name, servers.as_array().unwrap()).unwrap())
         };
-        let authority = Authority::new(file, objects.iter().map(object).collect(), None).unwrap();
+        let authority = Authority::new(file, objects.iter().map(object).collect(), None);
         self.known.set_authority(authority.map(Arc::new), &HashMap::new());
     }
 
