@@ -1,8 +1,11 @@
 //! The schemas of the custom resources: that an API server takes them, and what they take and refuse.
 
+use interlock::baseline::{Baseline, Document, Endpoint, Options, Page, Place, Shown, Wanted};
+use interlock::fingerprint::{Digest, Surface, canonical_text, fingerprint};
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::cluster::tool;
+use crate::cluster::{said, tool};
 use crate::documents;
 use crate::program::Folder;
 
@@ -146,4 +149,75 @@ fn bad_baselines_are_refused() {
         let said = faults(&schema, &bad);
         assert!(said.contains(about), "{about} in {said:?}");
     }
+}
+
+/// Texts in which readers of YAML could see something else: they are in a block where that can be.
+const ODD: [&str; 9] = [
+    "plain",
+    "# no: comment, 'quoted' \"twice\" %x @y `z` {{ template }}",
+    "  spaces before, and behind  ",
+    "tab\there, line\nfeed, carriage\rreturn",
+    "not seen: \u{200b}\u{200d}\u{2028}\u{2029}\u{85}\u{a0}\u{feff}\u{7f}\u{1b}",
+    "\u{202e}right to left, \u{1f600} and \u{e0041} beyond the first plane",
+    "--- ... <<: *alias &anchor !!tag ? : - ",
+    "~ null true 0x1f 1e3 2026-11-30",
+    "",
+];
+
+/// A store that has been shown tools that say so.
+fn shown(folder: &Folder) -> Baseline {
+    let options = Options { trust_first_use: true, authority: None };
+    let store = Baseline::open(folder.path(), options).expect("a store");
+    let address = "10.0.0.1:80".parse().expect("an address");
+    let place = Place {
+        endpoint: Endpoint::new("[fd77::2]:80", "/mcp", address, None),
+        revision: Some("2025-11-25".into()),
+        principal: Some("https://id.example#bob".into()),
+    };
+    let page = Page {
+        surface: Surface::Tool,
+        digest: Digest::of(b""),
+        asked: None,
+        next: None,
+        public: false,
+        walker: 0,
+    };
+    let tools = || {
+        ODD.iter().enumerate().map(|(number, says)| {
+            let name = format!("tool {number}: '\"#{says:.3}");
+            let text = json!({"name": name, "description": says.repeat(40), "inputSchema": {}}).to_string();
+            let fingerprint = fingerprint(Surface::Tool, &text);
+            let text = canonical_text(Surface::Tool, &text).into();
+            Shown { name: name.into(), fingerprint, text, smells: Value::Null }
+        })
+    };
+    let changes = store.observe(&place, &page, || tools().collect(), "coder", Timestamp::now());
+    assert_eq!(changes.len(), ODD.len());
+    store
+}
+
+#[test]
+#[cfg_attr(not(feature = "root-tests"), ignore = "needs kubectl and jsonschema")]
+fn what_is_exported_is_read_by_kubectl_as_it_was_written() {
+    let folder = Folder::new();
+    let store = shown(&folder);
+    let wanted = Wanted { as_object: Some("bank".to_owned()), ..Wanted::default() };
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    let exported = runtime.block_on(store.export(wanted)).expect("an object");
+    assert!(exported.contains("text: |-"), "most can be read by people: {exported}");
+    folder.write("bank.yaml", &exported);
+    // Of all that reads as `kubectl apply` does it asks no API server.
+    let mut reads = tool("kubectl");
+    reads.args(["annotate", "--local", "--output=json", "--filename=bank.yaml", "read=true"]);
+    let mut read: Value =
+        serde_json::from_str(&said(reads.current_dir(folder.path()))).expect("kubectl prints JSON");
+    let mut ours: Value = serde_saphyr::from_str(&exported).expect("YAML");
+    assert_eq!(read["metadata"].take()["annotations"], json!({"read": "true"}));
+    ours["metadata"].take();
+    assert_eq!(read, ours);
+    read["metadata"] = json!({"name": "bank"});
+    assert_eq!(faults(&schema("ToolBaseline"), &read), "");
+    let servers = read["spec"]["servers"].as_array().expect("servers");
+    let document = Document::of_object("bank", servers).expect("it is good");
+    assert_eq!(document.entries(), ODD.len(), "with digests that agree with their texts");
 }

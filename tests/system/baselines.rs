@@ -67,7 +67,7 @@ fn an_object_says_what_is_trusted_of_its_servers_whoever_is_away() {
     let mut api = ApiServer::start(&world);
     let mut daemon = start(&world, "");
     let bank = Turncoat::start(&world, json!([pay("Moves money."), look()]));
-    let other = Turncoat::start(&world, json!([pay("Moves money elsewhere.")]));
+    let other = Turncoat::start(&world, json!([{"name": "wire"}]));
     let mut coder = Caller::start(&world, "coder", &bank.server);
     let mut sibling = Caller::start(&world, "sibling", &other.server);
     lists(&mut coder);
@@ -80,7 +80,7 @@ fn an_object_says_what_is_trusted_of_its_servers_whoever_is_away() {
     let generation = in_force(&daemon, 1, before);
     let refusal = coder.refused("look", "{}");
     assert!(refusal.contains("the tool is none of what ToolBaseline bank trusts"), "{refusal}");
-    assert_eq!((coder.call("pay", "{}"), sibling.call("pay", "{}")), (None, None));
+    assert_eq!((coder.call("pay", "{}"), sibling.call("wire", "{}")), (None, None));
     let denied = daemon.records().decision("look", "deny");
     assert_eq!(
         (&denied["standing"]["tool"]["state"], &denied["generation"]),
