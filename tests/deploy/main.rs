@@ -11,6 +11,7 @@ mod manifests;
 mod policies;
 mod program;
 mod readme;
+mod schemas;
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -3,6 +3,7 @@
 
 mod alerts;
 mod bare;
+mod baselines;
 mod captured;
 mod cluster;
 mod deployment;

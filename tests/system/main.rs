@@ -4,6 +4,7 @@
 
 mod agents;
 mod approvals;
+mod baselines;
 mod bounds;
 mod captured;
 mod causes;
