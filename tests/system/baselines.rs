@@ -129,7 +129,8 @@ fn an_object_says_what_is_trusted_of_its_servers_whoever_is_away() {
     let mut coder = Caller::start(&world, "coder", &bank.server);
     bank.say(json!([pay("Moves all money."), look()]));
     lists(&mut coder);
-    coder.refused("pay", "{}");
+    let refusal = coder.refused("pay", "{}");
+    assert!(refusal.contains("not as ToolBaseline bank trusts it"), "{refusal}");
     assert_eq!(coder.call("look", "{}"), None);
 
     // Without the object the node's own store holds again: what it had seen before the object was.
