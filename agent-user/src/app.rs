@@ -17,6 +17,7 @@ use crate::control::remote::Endpoint;
 use crate::control::{self, Control};
 use crate::daemon::{Daemon, listen_for_agents};
 use crate::decide::limit::Limit;
+use crate::fleet::baselines::Baselines;
 use crate::fleet::follow::follow;
 use crate::fleet::node::Follower;
 use crate::fleet::policies::Policies;
@@ -40,6 +41,7 @@ use crate::spool::Spool;
 use crate::state::State;
 use crate::tasks::Tasks;
 use crate::tripwires::Tripwires;
+use crate::trust::Trust;
 use crate::user::Users;
 use crate::workflow::Extractors;
 
@@ -52,9 +54,10 @@ pub fn run(config: &Config, rules: Option<Loaded>) -> Result<()> {
     let node = config.has_pods().then(|| config.kubernetes.node()).transpose()?;
     cgroup::leave_namespace()?;
     let users = Users::load(config.tokens.as_ref())?;
-    let trusted = config.tools.baseline.as_deref().map(baseline::Source::load);
-    let (trusted, authority) = trusted.transpose().context("tools: baseline")?.unzip();
     let policies = node.is_some().then(|| Arc::new(Policies::load(&config.state_dir)));
+    let baselines = node.is_some().then(|| Arc::new(Baselines::load(&config.state_dir)));
+    let (trust, authority) =
+        Trust::load(config.tools.baseline.as_deref(), baselines.clone()).context("tools: baseline")?;
     let rules = rules.unwrap_or_default();
     let policy = reload::join(&rules.file, policies.as_deref())?;
     allocator::give_large_buffers_back();
@@ -106,7 +109,7 @@ pub fn run(config: &Config, rules: Option<Loaded>) -> Result<()> {
         users,
         catalogue: Catalogue::default(),
         baseline,
-        trusted,
+        trust,
         rounds: Rounds::default(),
         approvals: Arc::new(Approvals::new(Arc::clone(&log), Arc::clone(&metrics))),
         kernel,
@@ -165,8 +168,8 @@ pub fn run(config: &Config, rules: Option<Loaded>) -> Result<()> {
         let client = runtime.block_on(kubernetes::client(&config.kubernetes))?;
         let directory = Arc::clone(directory);
         let follower = Follower::new(client.clone(), node.clone(), Arc::clone(&orders));
-        if let Some(policies) = policies {
-            runtime.spawn(follow(client.clone(), policies));
+        if let (Some(policies), Some(baselines)) = (policies, baselines) {
+            runtime.spawn(follow(client.clone(), policies, baselines));
         }
         runtime.spawn(async move { kubernetes::watch(client, &node, directory).await });
         runtime.spawn(follower.run());

@@ -18,6 +18,7 @@ use crate::accept::Listeners;
 use crate::agents::Unheld;
 use crate::config::Config;
 use crate::control::remote::Endpoint;
+use crate::fleet::held::{Content, Held};
 use crate::kernel::netns::Netns;
 use crate::kernel::{Exec, Execs, Kernel, cgroup};
 use crate::kubernetes::Directory;
@@ -76,7 +77,7 @@ impl Daemon {
         let (mut tree_watcher, mut tree_changed) =
             reload::watcher(move |event| !event.kind.is_modify() || event.paths.iter().any(tells_of_pods))?;
         let mut watched: Vec<PathBuf> = Vec::new();
-        let (mut rules_due, mut policies_due) = (None, None);
+        let (mut rules_due, mut policies_due, mut baselines_due) = (None, None, None);
         info!(agents = self.config.agents.len(), "running");
         loop {
             tokio::select! {
@@ -92,7 +93,7 @@ impl Daemon {
                 () = changed(rules_changed.as_mut()) => {
                     rules_due.get_or_insert_with(settled);
                 }
-                () = policies_changed(&self.reloader) => {
+                () = told(self.reloader.policies()) => {
                     policies_due.get_or_insert_with(settled);
                 }
                 () = at(rules_due) => {
@@ -102,6 +103,13 @@ impl Daemon {
                 () = at(policies_due) => {
                     policies_due = None;
                     self.reloader.join();
+                }
+                () = told(self.parts.trust.objects()) => {
+                    baselines_due.get_or_insert_with(settled);
+                }
+                () = at(baselines_due) => {
+                    baselines_due = None;
+                    self.parts.trust.join(&self.parts);
                 }
                 event = events.next() => self.report(&event?),
                 exec = next(execs.as_mut()) => self.take_in(exec?),
@@ -121,22 +129,15 @@ impl Daemon {
     fn tend(&self) {
         self.reloader.reload_if_changed();
         self.parts.users.reload_if_changed();
-        if let Some(trusted) = &self.parts.trusted {
-            trusted.reload_if_changed(&self.parts.baseline);
-        }
+        self.parts.trust.reload_if_changed(&self.parts);
         self.parts.metrics.count_surfaces(&self.parts.baseline);
         let (counts, now) = (&self.parts.counts, Instant::now());
         if counts.is_due(now) {
             let counts = Arc::clone(counts);
             tokio::task::spawn_blocking(move || counts.save(now));
         }
-        if let Some(policies) = self.reloader.policies().cloned() {
-            tokio::task::spawn_blocking(move || {
-                if let Err(error) = policies.save() {
-                    warn!(error = format!("{error:#}"), "rules of the API server are not on disk");
-                }
-            });
-        }
+        self.reloader.policies().cloned().into_iter().for_each(save);
+        self.parts.trust.objects().cloned().into_iter().for_each(save);
         if let Some(directory) = self.directory.clone() {
             tokio::task::spawn_blocking(move || {
                 if let Err(error) = directory.save() {
@@ -291,11 +292,21 @@ async fn pods_changed(directory: Option<&Directory>) {
     }
 }
 
-async fn policies_changed(reloader: &Reloader) {
-    match reloader.policies() {
-        Some(policies) => policies.changed().await,
+/// The API server has told of something.
+async fn told<C: Content>(held: Option<&Arc<Held<C>>>) {
+    match held {
+        Some(held) => held.changed().await,
         None => std::future::pending().await,
     }
+}
+
+/// Has on disk what the API server has told of.
+fn save<C: Content + Send + 'static>(held: Arc<Held<C>>) {
+    tokio::task::spawn_blocking(move || {
+        if let Err(error) = held.save() {
+            warn!(error = format!("{error:#}"), "{} are not on disk", C::WHAT);
+        }
+    });
 }
 
 /// When what changes now is looked at; meanwhile agents are found and held.

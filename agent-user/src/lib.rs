@@ -4,7 +4,7 @@
 //! [`app`] builds every part once, [`hold`] holds agents before all else, [`daemon`] is its life · [`kernel`] holds agents and redirects their connections · [`selectors`] and
 //! [`agents`] say who is an agent · [`accept`] listens in every network namespace that has one · [`conn`] is the
 //! path of a connection · [`decode`] reads it, [`judge`] and [`decide`] give the verdict, [`forward`] moves the
-//! bytes · [`session`], [`workflow`] and [`user`] name what goes on between an agent and a server, [`channels`] where it is answered, [`catalogue`] what its tools are like, [`fingerprint`] and [`baseline`] whether they are still what was trusted, [`limits`] and [`recent`] count it · [`ledger`] and [`book`] know what is in flight, [`approvals`] what waits for a person, [`rounds`] which calls go on with one before, [`tripwires`] and [`orders`] make and carry out stops, [`spool`] keeps those that were ordered with no daemon · [`record`] is the
+//! bytes · [`session`], [`workflow`] and [`user`] name what goes on between an agent and a server, [`channels`] where it is answered, [`catalogue`] what its tools are like, [`fingerprint`], [`baseline`] and [`trust`] whether they are still what was trusted, [`limits`] and [`recent`] count it · [`ledger`] and [`book`] know what is in flight, [`approvals`] what waits for a person, [`rounds`] which calls go on with one before, [`tripwires`] and [`orders`] make and carry out stops, [`spool`] keeps those that were ordered with no daemon · [`record`] is the
 //! evidence · [`control`] and [`cli`] are the operator's side, [`author`] that of whoever
 //! writes rules.
 #![deny(unsafe_code)]
@@ -58,5 +58,6 @@ pub mod state;
 pub mod sync;
 pub mod tasks;
 pub mod tripwires;
+pub mod trust;
 pub mod user;
 pub mod workflow;

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use crate::agents::Agents;
 use crate::approvals::Approvals;
-use crate::baseline::{self, Baseline};
+use crate::baseline::Baseline;
 use crate::book::Book;
 use crate::catalogue::Catalogue;
 use crate::config::Arguments;
@@ -30,6 +30,7 @@ use crate::room::Room;
 use crate::rounds::Rounds;
 use crate::tasks::Tasks;
 use crate::tripwires::Tripwires;
+use crate::trust::Trust;
 use crate::user::Users;
 use crate::workflow::Extractors;
 
@@ -67,8 +68,8 @@ pub struct Parts {
     pub catalogue: Catalogue,
     /// What servers show to models, and what of it is trusted.
     pub baseline: Baseline,
-    /// The file that alone says what is trusted, where there is one.
-    pub trusted: Option<baseline::Source>,
+    /// The documents that say what is trusted.
+    pub trust: Trust,
     /// Calls that a server has asked something about in the middle of.
     pub rounds: Rounds,
     pub approvals: Arc<Approvals>,

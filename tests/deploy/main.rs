@@ -6,10 +6,12 @@ mod cluster;
 mod debian;
 mod helm;
 mod helm_values;
+mod image;
 mod manifests;
 mod policies;
 mod program;
 mod readme;
+mod schemas;
 
 use std::collections::BTreeSet;
 use std::fs;

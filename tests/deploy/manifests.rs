@@ -131,7 +131,7 @@ fn probes_and_scrapes_find_the_metrics_port() {
 const WRITE: &[&str] = &["create", "get", "list", "watch", "update", "patch", "delete"];
 
 /// What the code asks the API server for; a request more there needs a line more here, and in rbac.yaml.
-const ASKED: [(&str, &str, &str, &[&str]); 18] = [
+const ASKED: [(&str, &str, &str, &[&str]); 22] = [
     // `kubernetes/watch.rs`; every watch begins with a list.
     ("interlock", "", "pods", &["list", "watch"]),
     // `fleet/node.rs`: follows stops, and applies its reports, which makes them where there are none.
@@ -140,9 +140,12 @@ const ASKED: [(&str, &str, &str, &[&str]); 18] = [
     // `fleet/follow.rs`.
     ("interlock", "interlock.dev", "agentpolicies", &["list", "watch"]),
     ("interlock", "interlock.dev", "clusteragentpolicies", &["list", "watch"]),
+    ("interlock", "interlock.dev", "toolbaselines", &["list", "watch"]),
     // `fleet/controller.rs`, `fleet/verdict.rs`.
     ("interlock-fleet", "interlock.dev", "agentpolicies", &["list", "watch"]),
     ("interlock-fleet", "interlock.dev", "clusteragentpolicies", &["list", "watch"]),
+    ("interlock-fleet", "interlock.dev", "toolbaselines", &["list", "watch"]),
+    ("interlock-fleet", "interlock.dev", "toolbaselines/status", &["patch"]),
     ("interlock-fleet", "interlock.dev", "agentpolicies/status", &["patch"]),
     ("interlock-fleet", "interlock.dev", "clusteragentpolicies/status", &["patch"]),
     ("interlock-fleet", "interlock.dev", "agentstops", &["list", "watch"]),
@@ -156,6 +159,8 @@ const ASKED: [(&str, &str, &str, &[&str]); 18] = [
     ("interlock-author", "interlock.dev", "agentpolicies", WRITE),
     ("interlock-cluster-author", "interlock.dev", "agentpolicies", WRITE),
     ("interlock-cluster-author", "interlock.dev", "clusteragentpolicies", WRITE),
+    // And those that say what is trusted.
+    ("interlock-reviewer", "interlock.dev", "toolbaselines", WRITE),
 ];
 
 #[test]

@@ -26,6 +26,7 @@ const STOPS: &str = "/apis/interlock.dev/v1alpha1/agentstops";
 const REPORTS: &str = "/apis/interlock.dev/v1alpha1/agentstopreports";
 const POLICIES: &str = "/apis/interlock.dev/v1alpha1/agentpolicies";
 const CLUSTER_POLICIES: &str = "/apis/interlock.dev/v1alpha1/clusteragentpolicies";
+const BASELINES: &str = "/apis/interlock.dev/v1alpha1/toolbaselines";
 const DAEMON_SETS: &str = "/apis/apps/v1/namespaces/interlock/daemonsets";
 
 /// An API server with the pods of one node.
@@ -119,15 +120,35 @@ impl ApiServer {
 
     /// The status of each policy, by name.
     pub fn policies(&self) -> BTreeMap<String, Value> {
-        let all = [POLICIES, CLUSTER_POLICIES].into_iter().flat_map(|path| self.shared.list(path));
-        let name = |policy: &Value| policy["metadata"]["name"].as_str().expect("a name").to_owned();
-        all.map(|mut policy| (name(&policy), policy["status"].take())).collect()
+        statuses([POLICIES, CLUSTER_POLICIES].into_iter().flat_map(|path| self.shared.list(path)))
     }
 
     /// Deletes the policy of this name.
     pub fn delete_policy(&self, name: &str) {
         let known = [POLICIES, CLUSTER_POLICIES].into_iter().find_map(|path| self.shared.remove(path, name));
         known.expect("a policy of this name");
+    }
+
+    /// Makes a `ToolBaseline`, or changes the one of this name.
+    pub fn set_baseline(&self, name: &str, servers: &Value) {
+        self.apply_baseline(name, &json!({
+            "apiVersion": "interlock.dev/v1alpha1", "kind": "ToolBaseline", "metadata": {}, "spec": {"servers": servers},
+        }));
+    }
+
+    /// The same, as `kubectl apply` does with a whole object.
+    pub fn apply_baseline(&self, name: &str, object: &Value) {
+        self.shared.put(BASELINES, name, object.clone());
+    }
+
+    /// The status of each baseline, by name.
+    pub fn baselines(&self) -> BTreeMap<String, Value> {
+        statuses(self.shared.list(BASELINES))
+    }
+
+    /// Deletes the baseline of this name.
+    pub fn delete_baseline(&self, name: &str) {
+        self.shared.remove(BASELINES, name).expect("a baseline of this name");
     }
 
     /// Says how many nodes run interlock.
@@ -168,6 +189,11 @@ impl Drop for ApiServer {
     fn drop(&mut self) {
         self.go_away();
     }
+}
+
+fn statuses(objects: impl IntoIterator<Item = Value>) -> BTreeMap<String, Value> {
+    let name = |object: &Value| object["metadata"]["name"].as_str().expect("a name").to_owned();
+    objects.into_iter().map(|mut object| (name(&object), object["status"].take())).collect()
 }
 
 /// A pod of the node, as the API has it.
@@ -260,7 +286,7 @@ async fn answer(
             _ => path.to_owned(),
         };
     let path = path.as_str();
-    let is_collection = [PODS, STOPS, REPORTS, POLICIES, CLUSTER_POLICIES].contains(&path);
+    let is_collection = [PODS, STOPS, REPORTS, POLICIES, CLUSTER_POLICIES, BASELINES].contains(&path);
     if is_collection {
         let asks_for_node = query.contains(&format!("spec.nodeName%3D{NODE}"));
         assert!(path != PODS || asks_for_node, "only this node's pods are asked for: {query}");

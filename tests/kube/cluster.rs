@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use agent_tests::process::Process;
 use agent_tests::wait::within;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -156,6 +158,43 @@ impl Cluster {
         Namespace { cluster: self, name: name.to_owned() }
     }
 
+    /// Gives the kubelet a pod of its own, of which it tells the API server; it goes with its guard.
+    pub(crate) fn static_pod(&self, manifest: &str) -> StaticPod {
+        let file = self.run.join("static-pods/pod.yaml");
+        fs::write(&file, manifest).unwrap_or_else(|error| panic!("write {}: {error}", file.display()));
+        StaticPod { file }
+    }
+
+    /// Stops the API server where it is, until the guard is dropped: it takes connections and says nothing. No kubectl
+    /// may be run meanwhile: it would wait.
+    pub(crate) fn freeze_api_server(&self) -> Frozen {
+        let [api_server] = self.processes("kube-apiserver --")[..] else { panic!("there is one API server") };
+        kill(api_server, Signal::SIGSTOP).expect("stop the API server");
+        Frozen(api_server)
+    }
+
+    /// The processes of the cluster and of its pods that were started with these words.
+    pub(crate) fn processes(&self, words: &str) -> Vec<Pid> {
+        let is_one = |entry: &Path| {
+            let read = |file: &str| fs::read_to_string(entry.join(file)).unwrap_or_default();
+            read("cgroup").contains("/itest-kube") && read("cmdline").replace('\0', " ").contains(words)
+        };
+        let all = fs::read_dir("/proc").expect("/proc is mounted").flatten().map(|entry| entry.path());
+        let found = all.filter(|entry| is_one(entry));
+        found.filter_map(|entry| entry.file_name()?.to_str()?.parse().ok().map(Pid::from_raw)).collect()
+    }
+
+    /// What the only container of a pod has said, in lines, as the node keeps it.
+    pub(crate) fn log_on_node(&self, namespace: &str, pod: &str) -> Vec<String> {
+        let named = format!("{namespace}_{pod}_");
+        let folders = fs::read_dir(self.node_path("/var/log/pods")).into_iter().flatten().flatten();
+        let of_pod = folders.filter(|folder| folder.file_name().to_string_lossy().starts_with(&named));
+        let logs = of_pod.filter_map(|folder| fs::read_to_string(folder.path().join("main/0.log")).ok());
+        // `TIME stdout F LINE`.
+        let said = |line: &str| line.splitn(4, ' ').nth(3).map(str::to_owned);
+        logs.flat_map(|log| log.lines().filter_map(said).collect::<Vec<_>>()).collect()
+    }
+
     /// Removes all that is in a folder of the node.
     pub(crate) fn clear(&self, path: &str) {
         let folder = self.node_path(path);
@@ -164,6 +203,26 @@ impl Cluster {
             let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
             removed.unwrap_or_else(|error| panic!("remove {}: {error}", path.display()));
         }
+    }
+}
+
+/// A pod from a file on the node.
+pub(crate) struct StaticPod {
+    file: PathBuf,
+}
+
+impl Drop for StaticPod {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.file);
+    }
+}
+
+/// An API server that does not run. It goes on when this is dropped.
+pub(crate) struct Frozen(Pid);
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        let _ = kill(self.0, Signal::SIGCONT);
     }
 }
 

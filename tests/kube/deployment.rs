@@ -12,6 +12,8 @@ use serde_json::{Value, json};
 use crate::cluster::Cluster;
 
 const NAMESPACE: &str = "interlock";
+/// The cgroup of this machine that has all pods in it.
+const PODS: &str = "/itest-kube";
 /// Folders of the node that it writes to, and that outlive its pods.
 const STATE: [&str; 3] = ["/var/lib/interlock", "/var/log/interlock", "/run/interlock"];
 
@@ -19,45 +21,67 @@ const STATE: [&str; 3] = ["/var/lib/interlock", "/var/log/interlock", "/run/inte
 pub(crate) struct Deployment<'a> {
     cluster: &'a Cluster,
     overlay: PathBuf,
+    /// What of `deploy/kubernetes` it is.
+    manifests: &'static str,
     config: String,
 }
 
 impl<'a> Deployment<'a> {
-    /// Deploys it with these agents (lines of YAML) and more lines of configuration, and waits until its pod is ready.
+    /// Deploys the base with these agents (lines of YAML) and more lines of configuration, and waits until its pod is ready.
     pub(crate) fn start(cluster: &'a Cluster, agents: &str, more: &str, rules: &str) -> Self {
-        let overlay = cluster.dir().join("overlay");
-        fs::create_dir_all(&overlay).expect("make a folder");
-        let base = overlay.join("base");
-        let copied = Command::new("cp").arg("-a").arg(manifests()).arg(&base).status().expect("run cp");
-        assert!(copied.success());
         let config = format!(
-            "version: 1\nattach: [/itest-kube]\nagents:\n{agents}\nrules: /etc/interlock/rules.yaml\n\
+            "version: 1\nattach: [{PODS}]\nagents:\n{agents}\nrules: /etc/interlock/rules.yaml\n\
              state_dir: /var/lib/interlock\nruntime_dir: /run/interlock\npin_dir: /sys/fs/bpf/interlock\n\
              records: {{path: /var/log/interlock/records.jsonl, arguments: digest}}\nmetrics_addr: 0.0.0.0:9464\n\
              evidence_window: 3s\n{more}\n"
         );
-        let deployment = Self { cluster, overlay, config };
+        Self::deploy(cluster, "base", config, Some(rules))
+    }
+
+    /// Deploys what is in this folder of `deploy/kubernetes`, with its own rules; and its own configuration, but for where
+    /// the cgroups of pods are.
+    pub(crate) fn as_given(cluster: &'a Cluster, manifests: &'static str) -> Self {
+        let config = fs::read_to_string(given().join("base/config.yaml")).expect("the configuration");
+        let mut config: Value = serde_saphyr::from_str(&config).expect("YAML");
+        config["attach"] = json!([PODS]);
+        config["kubernetes"]["cgroup_root"] = PODS.into();
+        Self::deploy(cluster, manifests, config.to_string(), None)
+    }
+
+    fn deploy(cluster: &'a Cluster, manifests: &'static str, config: String, rules: Option<&str>) -> Self {
+        let overlay = cluster.dir().join("overlay");
+        fs::create_dir_all(&overlay).expect("make a folder");
+        let copied = Command::new("cp").arg("-a").arg(given()).arg(&overlay).status().expect("run cp");
+        assert!(copied.success());
+        let deployment = Self { cluster, overlay, manifests, config };
         deployment.remove_state();
-        deployment.apply(rules);
+        deployment.apply_with(rules);
         deployment.ready();
         deployment
     }
 
     /// Applies the manifests with these rules; the pod that runs sees them soon.
     pub(crate) fn apply(&self, rules: &str) {
+        self.apply_with(Some(rules));
+    }
+
+    fn apply_with(&self, rules: Option<&str>) {
         fs::write(self.overlay.join("kustomization.yaml"), self.kustomization(rules).to_string())
             .expect("write the kustomization");
         let overlay = self.overlay.display().to_string();
         self.cluster.kubectl(&["apply", "--validate=ignore", "-k", &overlay]);
     }
 
-    fn kustomization(&self, rules: &str) -> Value {
-        let map = json!({
+    fn kustomization(&self, rules: Option<&str>) -> Value {
+        let mut map = json!({
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": {"name": "interlock", "namespace": NAMESPACE},
-            "data": {"config.yaml": self.config, "rules.yaml": rules},
+            "data": {"config.yaml": self.config},
         });
+        if let Some(rules) = rules {
+            map["data"]["rules.yaml"] = rules.into();
+        }
         // A pod with a configuration of its own is another pod: a changed one rolls out.
         let pods = json!({
             "apiVersion": "apps/v1",
@@ -68,7 +92,7 @@ impl<'a> Deployment<'a> {
             }},
         });
         json!({
-            "resources": ["base"],
+            "resources": [format!("kubernetes/{}", self.manifests)],
             "images": [{"name": "interlock", "newName": "localhost/interlock", "newTag": "test"}],
             "patches": [{"patch": map.to_string()}, {"patch": pods.to_string()}],
         })
@@ -148,11 +172,13 @@ impl Drop for Deployment<'_> {
             eprintln!("{}", self.cluster.describe(NAMESPACE, "daemonset/interlock"));
         }
         let overlay = self.overlay.display().to_string();
-        self.cluster.try_kubectl(&["delete", "-k", &overlay, "--ignore-not-found", "--timeout=90s"]);
+        // As long as `ready` waits, for the same reason: the next one cannot begin before its namespace has gone.
+        self.cluster.try_kubectl(&["delete", "-k", &overlay, "--ignore-not-found", "--timeout=150s"]);
         self.remove_state();
     }
 }
 
-fn manifests() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/kubernetes/base")
+/// The manifests that are shipped.
+pub(crate) fn given() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/kubernetes")
 }

@@ -3,14 +3,17 @@
 
 mod alerts;
 mod bare;
+mod baselines;
 mod captured;
 mod cluster;
 mod deployment;
 mod drift;
 mod fleet;
 mod node;
+mod overlays;
 mod peers;
 mod policies;
 mod prometheus;
 mod scale;
+mod static_pods;
 mod unclassified;

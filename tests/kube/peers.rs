@@ -10,29 +10,44 @@ use crate::cluster::Cluster;
 
 const IMAGE: &str = "localhost/sdk:1";
 
+/// What a call at the server `sys.argv[1]` comes to, on a connection of its own; for the two programs below.
+const CALL: &str = r#"
+import http.client, json, select, sys, time
+CALLS = (("wire_transfer", {"amount": 1}), ("echo", {"text": "x"}))
+def call(tool, arguments):
+    meta = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
+    params = {"name": tool, "arguments": arguments, "_meta": meta}
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
+    headers = {"content-type": "application/json", "accept": "application/json, text/event-stream",
+               "mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call", "mcp-name": tool}
+    connection = http.client.HTTPConnection(sys.argv[1], timeout=2)
+    try:
+        connection.request("POST", "/mcp", body, headers)
+        answer = connection.getresponse().read().decode()
+        return "passed" if '"result"' in answer and '"isError":true' not in answer else "refused"
+    except OSError:
+        return "no connection"
+    finally:
+        connection.close()
+"#;
+
 /// An agent that will not take no for an answer: until a line comes on stdin it makes one connection after the other, for
 /// a call that a rule refuses and for one that none does; then it says how many of each had a result.
 const HAMMER: &str = r#"
-import http.client, json, select, sys
 done = {"echo": 0, "wire_transfer": 0}
-meta = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
 print(json.dumps("started"), flush=True)
 while not select.select([sys.stdin], [], [], 0.01)[0]:
-    for tool, arguments in (("wire_transfer", {"amount": 1}), ("echo", {"text": "x"})):
-        params = {"name": tool, "arguments": arguments, "_meta": meta}
-        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
-        headers = {"content-type": "application/json", "accept": "application/json, text/event-stream",
-                   "mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call", "mcp-name": tool}
-        connection = http.client.HTTPConnection(sys.argv[1], timeout=2)
-        try:
-            connection.request("POST", "/mcp", body, headers)
-            answer = connection.getresponse().read().decode()
-            done[tool] += '"result"' in answer and '"isError":true' not in answer
-        except OSError:
-            pass
-        finally:
-            connection.close()
+    for tool, arguments in CALLS:
+        done[tool] += call(tool, arguments) == "passed"
 print(json.dumps(done), flush=True)
+"#;
+
+/// One that makes the same calls from its first instruction on, and says of each what it comes to.
+const TELLER: &str = r#"
+while True:
+    for tool, arguments in CALLS:
+        print(json.dumps({"tool": tool, "came_to": call(tool, arguments)}), flush=True)
+    time.sleep(0.2)
 "#;
 
 /// A pod that waits to be told what to run. `resources` decides on its class, and so on where its cgroup is.
@@ -115,10 +130,18 @@ pub(crate) fn eager_agent(
 
 /// Starts such an agent in a pod.
 pub(crate) fn hammer(cluster: &Cluster, pod: (&str, &str), server: IpAddr) -> Process {
-    let command = ["python3", "-c", HAMMER, &server.to_string()].map(str::to_owned);
-    let hammer = cluster.start(pod.0, pod.1, &command);
+    let hammer = cluster.start(pod.0, pod.1, &python(HAMMER, server));
     assert_eq!(hammer.line(), "started");
     hammer
+}
+
+/// A pod that calls from its first instruction on, and says in its log what each call comes to.
+pub(crate) fn teller(namespace: &str, name: &str, labels: &Value, server: IpAddr) -> String {
+    pod(namespace, name, labels, &json!({}), &python(TELLER, server), None)
+}
+
+fn python(program: &str, server: IpAddr) -> Vec<String> {
+    vec!["python3".to_owned(), "-c".to_owned(), format!("{CALL}{program}"), server.to_string()]
 }
 
 fn client((sdk, era): (Sdk, Era), server: (IpAddr, u16), script: &Value) -> Vec<String> {

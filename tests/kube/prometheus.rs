@@ -25,14 +25,20 @@ pub(crate) struct Prometheus<'a> {
 impl<'a> Prometheus<'a> {
     /// Scrapes `target` each second, and looks at these alerting rules as often.
     pub(crate) fn start(cluster: &'a Cluster, target: &str, rules: Option<&Path>) -> Self {
-        let config = cluster.dir().join("prometheus.yml");
         let labels = json!({"node": "node1"});
+        let job = json!({
+            "job_name": "interlock", "static_configs": [{"targets": [target], "labels": labels}],
+        });
+        Self::with_job(cluster, &job, rules)
+    }
+
+    /// Scrapes as this job says.
+    pub(crate) fn with_job(cluster: &'a Cluster, job: &Value, rules: Option<&Path>) -> Self {
+        let config = cluster.dir().join("prometheus.yml");
         let text = json!({
             "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
             "rule_files": rules.into_iter().collect::<Vec<_>>(),
-            "scrape_configs": [{
-                "job_name": "interlock", "static_configs": [{"targets": [target], "labels": labels}],
-            }],
+            "scrape_configs": [job],
         });
         fs::write(&config, text.to_string()).expect("write the configuration of Prometheus");
         let [config, data] = [config, cluster.dir().join("tsdb")].map(|path| path.display().to_string());

@@ -5,6 +5,7 @@
 mod a2a;
 mod agents;
 mod approvals;
+mod baselines;
 mod bounds;
 mod captured;
 mod causes;

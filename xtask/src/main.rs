@@ -47,7 +47,7 @@ enum Task {
     /// Measure what interlock costs next to direct calls, and that a stop stops
     Bench(bench::Options),
     /// Make a container image of interlock: target/image/interlock.oci.tar
-    Image,
+    Image(image::Options),
     /// Make a Debian package of interlock: target/deb/interlock_VERSION_ARCHITECTURE.deb
     Deb(deb::Options),
     /// Formatting, lints for the host and for the kernel, and the rules of this repository
@@ -69,7 +69,7 @@ fn main() -> anyhow::Result<()> {
         Task::Sdk => sdk::provision(),
         Task::Demo => demo::run(),
         Task::Bench(options) => bench::run(&options),
-        Task::Image => image::run(),
+        Task::Image(options) => image::run(&options),
         Task::Deb(options) => deb::run(&options),
         Task::Check(options) => check::run(&options),
         Task::Fuzz(options) => fuzz::run(&options),

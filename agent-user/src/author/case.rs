@@ -129,7 +129,7 @@ impl Case {
             continues: self.continues,
             arguments,
             annotations: self.annotations.unwrap_or_default(),
-            standings: self.standing.unwrap_or_default(),
+            standings: self.standing.clone().unwrap_or_default(),
             now: self.at.unwrap_or_else(Timestamp::now),
             ..Subject::default()
         }

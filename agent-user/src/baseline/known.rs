@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use super::authority::Authority;
+use super::authority::{Authority, Governed};
 use super::id::Key;
 use super::kin::{Kin, Tie};
 use super::list::{Item, List};
@@ -121,8 +121,7 @@ impl Known {
         let size = list.items.len() + 1;
         self.size += size;
         *self.owners.entry(list.owner.clone()).or_default() += size;
-        list.sections =
-            self.authority.as_ref().map(|authority| authority.sections(&list.place)).unwrap_or_default();
+        list.governed = self.over(&list.place.endpoint);
         self.lists.insert(list.number, list);
     }
 
@@ -184,7 +183,16 @@ impl Known {
             let is_its =
                 |list: &List| !name.is_empty() || list.place.endpoint.server == place.endpoint.server;
             let others = others.filter(|(list, _)| is_its(list));
-            let worst = others.map(|(list, item)| self.standing_in(list, name, item)).reduce(worse);
+            let others: Vec<_> = others.collect();
+            let theirs = others.iter().map(|(list, item)| self.standing_in(list, name, item));
+            // Nor is it here what is trusted there, where a document says what is here.
+            let here = self.over(&place.endpoint);
+            let of_here = others.iter().filter(|_| here.by.is_some()).map(|(_, item)| {
+                let trusted = self.trusted_by(&here, (place, surface), name, item);
+                let (state, classes) = Facts { trusted, ..item.facts() }.judge();
+                Standing { state, classes, unsure: false }
+            });
+            let worst = theirs.chain(of_here).reduce(worse);
             let is_lossy = number.and_then(|number| self.lists.get(&number)).is_some_and(|list| list.lossy);
             let forgotten = is_lossy.then(|| Standing { state: State::New, ..Standing::default() });
             return worst.or(forgotten).map(|worst| Standing { unsure: false, ..worst });
@@ -231,23 +239,46 @@ impl Known {
         Standing { state, classes, unsure: list.doubted.is_some() }
     }
 
-    /// What is thought of something that nobody was shown.
-    pub(super) fn unseen(&self) -> State {
-        let trusts = self.trust_first_use && self.authority.is_none();
-        if trusts { State::Unseen } else { State::New }
+    /// What is thought of something that nobody was shown, where so much is governed.
+    pub(super) fn unseen(&self, is_governed: bool) -> State {
+        if self.trust_first_use && !is_governed { State::Unseen } else { State::New }
     }
 
-    /// What is thought of an item: by the file that says what is trusted, where there is one.
+    /// Who says what is trusted at an endpoint.
+    fn over(&self, endpoint: &Endpoint) -> Governed {
+        self.authority.as_ref().map(|authority| authority.over(endpoint)).unwrap_or_default()
+    }
+
+    /// The documents that say what is trusted at a place, if any do.
+    pub(super) fn governed_by(&self, place: &Place) -> Option<Arc<str>> {
+        self.authority.as_ref()?;
+        let numbers = self.find.get(place).into_iter().flatten();
+        let known = numbers.filter(|number| **number != 0).find_map(|number| self.lists.get(number));
+        known.map_or_else(|| self.over(&place.endpoint).by, |list| list.governed.by.clone())
+    }
+
+    /// What is thought of an item: by the documents that say what is trusted, where any do.
     pub(super) fn judge(&self, list: &List, name: &str, item: &Item) -> (State, Classes) {
         Facts { trusted: self.trusted(list, name, item), ..item.facts() }.judge()
     }
 
     /// What of an item is trusted.
     pub(super) fn trusted<'a>(&'a self, list: &List, name: &str, item: &'a Item) -> Option<Trusted<'a>> {
-        match &self.authority {
-            Some(authority) => authority.trusted(list, name, &item.seen),
+        match list.governed.by {
+            Some(_) => self.trusted_by(&list.governed, (&list.place, list.surface), name, item),
             None => item.facts().trusted,
         }
+    }
+
+    /// What documents trust of an item.
+    fn trusted_by<'a>(
+        &'a self,
+        governed: &Governed,
+        at: (&Place, Surface),
+        name: &str,
+        item: &Item,
+    ) -> Option<Trusted<'a>> {
+        self.authority.as_ref()?.trusted(governed, at, name, &item.seen)
     }
 
     /// The server has said that a list of it has changed.
@@ -266,16 +297,47 @@ impl Known {
         list.is_none_or(|list| list.doubted.is_none())
     }
 
-    pub(super) fn set_authority(&mut self, authority: Option<Arc<Authority>>) {
-        for list in self.lists.values_mut() {
-            list.sections =
-                authority.as_ref().map(|authority| authority.sections(&list.place)).unwrap_or_default();
+    /// The endpoints of all lists.
+    pub(super) fn endpoints(&self) -> HashSet<Endpoint> {
+        self.lists.values().map(|list| list.place.endpoint.clone()).collect()
+    }
+
+    /// Goes by other documents from now on. `over` has what was found out about them beforehand, as much as there is.
+    pub(super) fn set_authority(
+        &mut self,
+        authority: Option<Arc<Authority>>,
+        over: &HashMap<Endpoint, Governed>,
+    ) {
+        let drifted = self.drifted_ones();
+        self.authority = authority;
+        let mut lists = std::mem::take(&mut self.lists);
+        for list in lists.values_mut() {
+            let endpoint = &list.place.endpoint;
+            list.governed = over.get(endpoint).cloned().unwrap_or_else(|| self.over(endpoint));
             list.pages.forget();
         }
-        self.authority = authority;
+        self.lists = lists;
         self.counted = None;
+        for (number, name) in drifted {
+            let Some((list, item)) = self.item_in(number, &name) else { continue };
+            if self.judge(list, &name, item).0 == State::Drifted {
+                continue;
+            }
+            // Persons have said that it is good: as with an approval, nobody must be shown something else first.
+            let item = self.lists.get_mut(&number).and_then(|list| list.items.get_mut(&name));
+            item.into_iter().for_each(|item| item.drifted_to.clear());
+            self.pending.item(number, &name, None);
+        }
         let numbers: Vec<u32> = self.lists.keys().copied().collect();
         numbers.into_iter().for_each(|number| self.look_for_drift(number));
+    }
+
+    /// Items that agents were shown in a form that is not trusted.
+    fn drifted_ones(&self) -> Vec<(u32, Arc<str>)> {
+        let items =
+            self.lists.values().flat_map(|list| list.items.iter().map(move |item| (list.number, item)));
+        let drifted = items.filter(|(_, (_, item))| !item.drifted_to.is_empty());
+        drifted.map(|(number, (name, _))| (number, name.clone())).collect()
     }
 
     /// Notes whether a list has something in it that has drifted.

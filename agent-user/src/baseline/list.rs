@@ -6,6 +6,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::authority::Governed;
 use super::pages::Pages;
 use super::place::Place;
 use super::rename::Looks;
@@ -38,8 +39,8 @@ pub(super) struct List {
     pub(super) order: Option<u64>,
     /// That its order does not stay was told.
     pub(super) shuffled: bool,
-    /// Which parts of the file that says what is trusted are about it.
-    pub(super) sections: Box<[usize]>,
+    /// Who says what is trusted there.
+    pub(super) governed: Governed,
 }
 
 /// An item of a list, in memory and as it is kept.
@@ -138,7 +139,7 @@ impl List {
             pages: Pages::default(),
             order: None,
             shuffled: false,
-            sections: Box::default(),
+            governed: Governed::default(),
         }
     }
 
@@ -235,10 +236,13 @@ impl Trust {
     pub(super) fn trusted<'a>(&'a self, seen: &'a Fingerprint) -> Trusted<'a> {
         let reviewed = self.how == How::Approved;
         match &self.other {
-            None => Trusted { fingerprint: seen, same_revision: true, reviewed },
-            Some(other) => {
-                Trusted { fingerprint: &other.fingerprint, same_revision: other.same_revision, reviewed }
-            }
+            None => Trusted { fingerprint: seen, same_revision: true, reviewed, text: None },
+            Some(other) => Trusted {
+                fingerprint: &other.fingerprint,
+                same_revision: other.same_revision,
+                reviewed,
+                text: None,
+            },
         }
     }
 }

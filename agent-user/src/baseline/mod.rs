@@ -10,6 +10,7 @@ mod document;
 mod export;
 mod file;
 mod id;
+mod index;
 mod kin;
 mod known;
 mod list;
@@ -22,7 +23,6 @@ mod place;
 mod rename;
 mod room;
 mod siblings;
-mod source;
 mod state;
 mod store;
 #[cfg(test)]
@@ -41,10 +41,12 @@ use tracing::error;
 
 pub use self::authority::Authority;
 pub use self::change::{Change, Event, What};
+pub use self::document::Document;
+pub(crate) use self::document::{MAX_ITEMS, MAX_SERVERS};
+pub use self::export::Wanted;
 pub use self::order::{Filter, Kept, Order, Refusal, Review, Summary};
 pub use self::pending::MAX_TEXT;
 pub use self::place::{Endpoint, Page, Place, Shown};
-pub use self::source::Source;
 
 use self::id::Key;
 use self::known::Known;
@@ -70,12 +72,12 @@ pub struct Baseline {
 }
 
 /// What is trusted without being asked.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Options {
     /// Trusts what a server shows first. Otherwise it is [`State::New`] until it is approved.
     pub trust_first_use: bool,
-    /// A file that alone says what is trusted.
-    pub authority: Option<Arc<Authority>>,
+    /// Documents that say what is trusted.
+    pub authority: Option<Authority>,
 }
 
 impl Baseline {
@@ -97,7 +99,7 @@ impl Baseline {
                 (None, Content { key: Key([0; 32]), lists: Vec::new() }, Some(fault))
             }
         };
-        let mut known = Known::new(content.key, trust_first_use, authority);
+        let mut known = Known::new(content.key, trust_first_use, authority.map(Arc::new));
         known.restore(content.lists);
         let has_blocks = Arc::clone(&known.has_blocks);
         let shared = Arc::new(Shared::new(known));
@@ -163,6 +165,8 @@ impl Baseline {
         let mut standings = Standings::default();
         let all = used.into_iter().chain(OF_SERVER.map(|surface| (surface, "")));
         let mut known = self.shared.known();
+        standings.by = known.governed_by(place);
+        let unseen = known.unseen(standings.by.is_some());
         for (surface, name) in all {
             let in_state = |state| Standing { state, ..Standing::default() };
             let standing = match self.fault {
@@ -171,7 +175,7 @@ impl Baseline {
                 None if name.len() > MAX_NAME => in_state(State::New),
                 None => known.standing(place, surface, name).unwrap_or_else(|| {
                     // A server need not say anything of itself.
-                    in_state(if OF_SERVER.contains(&surface) { State::Unseen } else { known.unseen() })
+                    in_state(if OF_SERVER.contains(&surface) { State::Unseen } else { unseen })
                 }),
             };
             standings.set(surface, standing);
@@ -184,9 +188,17 @@ impl Baseline {
         self.fault.is_some() || self.has_blocks.load(Ordering::Relaxed)
     }
 
-    /// Replaces the file that alone says what is trusted.
-    pub fn set_authority(&self, authority: Option<Arc<Authority>>) {
-        self.shared.known().set_authority(authority);
+    /// Replaces the documents that say what is trusted. It is in force when this returns.
+    pub fn set_authority(&self, authority: Option<Authority>) {
+        let authority = authority.map(Arc::new);
+        // What takes time is found out while calls go on.
+        let endpoints = self.shared.known().endpoints();
+        let over = |authority: &Arc<Authority>| {
+            endpoints.into_iter().map(|endpoint| (endpoint.clone(), authority.over(&endpoint))).collect()
+        };
+        let over = authority.as_ref().map(over).unwrap_or_default();
+        self.shared.known().set_authority(authority, &over);
+        self.shared.wake();
     }
 
     /// Waits until all changes so far are on disk.
@@ -245,8 +257,8 @@ impl Baseline {
         self.ask(|reply| Ask::Show(id.to_owned(), reply)).await
     }
 
-    /// Trusts what an item shows, wherever its endpoint shows exactly this. It is on disk when this returns. Where a file
-    /// says what is trusted, it only ends that the item is blocked.
+    /// Trusts what an item shows, wherever its endpoint shows exactly this. It is on disk when this returns. Where documents
+    /// say what is trusted, it only ends that the item is blocked.
     ///
     /// # Errors
     /// See [`Refusal`].
@@ -263,12 +275,12 @@ impl Baseline {
         self.ask(|reply| Ask::Order(Wish::Block(id.to_owned()), order, reply)).await
     }
 
-    /// What is trusted, as a file for review, for [`Baseline::import`] and [`Authority`].
+    /// What is trusted, or else shown, as a document for review, for [`Baseline::import`] and [`Authority`].
     ///
     /// # Errors
     /// See [`Refusal`].
-    pub async fn export(&self) -> Result<String, Refusal> {
-        self.ask(Ask::Export).await
+    pub async fn export(&self, wanted: Wanted) -> Result<String, Refusal> {
+        self.ask(|reply| Ask::Export(wanted, reply)).await
     }
 
     /// Approves what a file says, all of it or nothing.
@@ -276,8 +288,8 @@ impl Baseline {
     /// # Errors
     /// See [`Refusal`].
     pub async fn import(&self, text: &str, order: Order) -> Result<Vec<Change>, Refusal> {
-        let sections = document::parse(text).map_err(Refusal::File)?;
-        self.ask(|reply| Ask::Order(Wish::Import(sections), order, reply)).await
+        let document = Document::of_file(text).map(Arc::new).map_err(Refusal::File)?;
+        self.ask(|reply| Ask::Order(Wish::Import(document), order, reply)).await
     }
 
     async fn ask<T>(

@@ -75,8 +75,8 @@ pub enum Refusal {
     Unknown { id: String },
     /// What had this id shows something else by now.
     Changed { id: String, now: String },
-    /// What is trusted is in a file.
-    Authority,
+    /// Documents say what is trusted there: these.
+    Authority(Arc<str>),
     /// A file to import is not good. The text says where and what to do.
     File(String),
     /// The store cannot be read. The text names it and the remedy.
@@ -94,7 +94,9 @@ impl fmt::Display for Refusal {
             Refusal::Changed { id, now } => {
                 write!(f, "{id}: it has changed since, and is {now} now (look at that first)")
             }
-            Refusal::Authority => f.write_str("a file says what is trusted here (change the file)"),
+            Refusal::Authority(by) => {
+                write!(f, "what is trusted there is said by {by}, and by nobody's order (change that)")
+            }
             Refusal::File(error) | Refusal::Fault(error) => f.write_str(error),
             Refusal::Unsaved(error) => write!(f, "not done, because it could not be saved: {error}"),
         }

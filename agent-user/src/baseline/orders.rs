@@ -7,8 +7,9 @@ use std::sync::atomic::Ordering;
 use globset::GlobBuilder;
 
 use super::change::{Change, Event, What};
-use super::document::{Entry, Section};
+use super::document::{Document, Entry};
 use super::id;
+use super::index::Index;
 use super::kin::Tie;
 use super::known::Known;
 use super::list::{Block, How, Item, List, Other, Trust};
@@ -26,7 +27,7 @@ const IMPORTED: &str = "";
 pub(super) enum Wish {
     Approve(String),
     Block(String),
-    Import(Vec<Section>),
+    Import(Arc<Document>),
 }
 
 /// What an order does, item by item.
@@ -43,7 +44,7 @@ pub(super) struct Plan {
 enum Deed {
     /// This is trusted.
     Trust(Box<Fingerprint>),
-    /// A file says what is trusted; that it is blocked ends.
+    /// A document says what is trusted; that it is blocked ends.
     Unblock,
     Block(Block),
 }
@@ -51,24 +52,32 @@ enum Deed {
 impl Known {
     /// The items that a filter asks for.
     pub(super) fn summaries(&self, filter: &Filter) -> Vec<Summary> {
-        let mut summaries = Vec::new();
-        let (servers, names) =
-            (matcher(filter.server.as_deref(), true), matcher(filter.name.as_deref(), false));
-        let is_about = |list: &&List| {
-            let surface = filter.surface.is_none_or(|surface| surface == list.surface);
-            surface && list.place.endpoint.names().iter().any(|name| servers(name))
-        };
-        for list in self.lists.values().filter(is_about) {
-            let named = |name: &str| names(name);
-            for (name, item) in list.items.iter().filter(|(name, _)| named(name)) {
-                summaries.push(self.summary(list, name, item));
-            }
-        }
-        summaries.retain(|summary| filter.state.is_none_or(|state| state == summary.standing.state));
+        let mut summaries: Vec<Summary> =
+            self.asked(filter).map(|(list, name, item)| self.summary(list, name, item)).collect();
         summaries.sort_by(|one, other| {
             (&one.place, one.surface, &one.name).cmp(&(&other.place, other.surface, &other.name))
         });
         summaries
+    }
+
+    /// The same, in no order.
+    pub(super) fn asked(&self, filter: &Filter) -> impl Iterator<Item = (&List, &Arc<str>, &Item)> {
+        let (servers, names) =
+            (matcher(filter.server.as_deref(), true), matcher(filter.name.as_deref(), false));
+        let Filter { surface, state, .. } = *filter;
+        let is_about = move |list: &&List| {
+            surface.is_none_or(|surface| surface == list.surface)
+                && list.place.endpoint.names().iter().any(|name| servers(name))
+        };
+        let items = self
+            .lists
+            .values()
+            .filter(is_about)
+            .flat_map(|list| list.items.iter().map(move |(name, item)| (list, name, &**item)));
+        let named = items.filter(move |(_, name, _)| names(name));
+        named.filter(move |(list, name, item)| {
+            state.is_none_or(|state| state == self.judge(list, name, item).0)
+        })
     }
 
     pub(super) fn summary(&self, list: &List, name: &Arc<str>, item: &Item) -> Summary {
@@ -107,11 +116,10 @@ impl Known {
         let (what, deeds, texts) = match wish {
             Wish::Approve(id) => (What::Approved, self.approvals(id)?, Vec::new()),
             Wish::Block(id) => (What::Blocked, self.blocks_of(id)?, Vec::new()),
-            Wish::Import(_) if self.authority.is_some() => return Err(Refusal::Authority),
-            Wish::Import(sections) => {
-                let entries = sections.iter().flat_map(|section| &section.entries);
+            Wish::Import(document) => {
+                let entries = document.sections.iter().flat_map(|section| &section.entries);
                 let texts = entries.filter_map(|entry| Some((entry.fingerprint, entry.text.clone()?)));
-                (What::Imported, self.imports(sections)?, texts.collect())
+                (What::Imported, self.imports(document)?, texts.collect())
             }
         };
         for ((list, name), _) in &deeds {
@@ -126,11 +134,11 @@ impl Known {
     /// Just what was reviewed, wherever the endpoint shows that.
     fn approvals(&self, id: &str) -> Result<Vec<(ItemKey, Deed)>, Refusal> {
         let (list, name, item) = self.find_id(id)?;
-        if self.authority.is_some() {
+        if let Some(by) = &list.governed.by {
             let blocked = item.block != Block::No;
             return blocked
                 .then(|| vec![((list.number, name.clone()), Deed::Unblock)])
-                .ok_or(Refusal::Authority);
+                .ok_or_else(|| Refusal::Authority(by.clone()));
         }
         let deed = Deed::Trust(Box::new(item.seen));
         let lists = self.kin.of_endpoint(&list.place.endpoint, list.surface);
@@ -153,15 +161,16 @@ impl Known {
     }
 
     /// What a file says, in the lists that it is about; those that were never seen are made.
-    fn imports(&mut self, sections: &[Section]) -> Result<Vec<(ItemKey, Deed)>, Refusal> {
+    fn imports(&mut self, document: &Arc<Document>) -> Result<Vec<(ItemKey, Deed)>, Refusal> {
+        let sections = &document.sections;
+        let index = Index::new(vec![Arc::clone(document)]);
+        let mut about: Vec<Vec<u32>> = vec![Vec::new(); sections.len()];
+        for list in self.lists.values() {
+            let found = index.find(&list.place.endpoint).about;
+            found.into_iter().for_each(|section| about[section as usize].push(list.number));
+        }
         let mut deeds: Vec<(ItemKey, Deed)> = Vec::new();
-        for section in sections {
-            let mut about: Vec<u32> = self
-                .lists
-                .values()
-                .filter(|list| section.is_about(&list.place))
-                .map(|list| list.number)
-                .collect();
+        for (section, mut about) in sections.iter().zip(about) {
             about.sort_unstable();
             for entry in &section.entries {
                 let is_of = |number: &u32| self.lists.get(number).is_some_and(|list| entry.is_of(list));
@@ -171,6 +180,10 @@ impl Known {
                     let number = self.enlist(place, entry.surface, IMPORTED).ok_or_else(no_room)?;
                     about.push(number);
                     lists.push(number);
+                }
+                let governed = lists.iter().filter_map(|number| self.lists.get(number)?.governed.by.clone());
+                if let Some(by) = { governed }.next() {
+                    return Err(Refusal::Authority(by));
                 }
                 let deed = Deed::Trust(Box::new(entry.fingerprint));
                 deeds.extend(lists.into_iter().map(|number| ((number, entry.name.clone()), deed.clone())));

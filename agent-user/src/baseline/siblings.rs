@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::kin::Tie;
 use super::known::Known;
 use super::list::{How, Item, List, Other, Trust};
-use super::state::Facts;
+use super::state::{Facts, Trusted};
 use crate::fingerprint::{Fingerprint, State, Surface, compare};
 
 /// Lists that are looked at, the oldest first. Where there are more, nothing that is new is trusted by first use: a
@@ -23,7 +23,7 @@ pub(super) struct Siblings {
 /// An item of a sibling, of which something is trusted.
 struct Sibling<'a> {
     item: &'a Item,
-    trusted: &'a Fingerprint,
+    trusted: Trusted<'a>,
     /// How far from the place, less being nearer.
     distance: [bool; 3],
     /// What is trusted was shown in the same revision.
@@ -56,19 +56,20 @@ impl Known {
         seen: &Fingerprint,
         siblings: &Siblings,
     ) -> Option<Trust> {
-        if self.authority.is_some() {
+        if list.governed.by.is_some() {
             return None;
         }
         let lists = siblings.lists.iter().filter_map(|number| self.lists.get(number));
         let mut known: Vec<Sibling<'_>> =
-            lists.filter_map(|other| Sibling::find((list, witness), other, name)).collect();
+            lists.filter_map(|other| self.sibling((list, witness), other, name)).collect();
         known.sort_by_key(|sibling| sibling.distance);
         let approved = known.iter().any(|sibling| sibling.has_approved(seen));
         if let Some(drifted) = known.iter().find(|sibling| !approved && sibling.has_drifted_to(seen)) {
             return Some(drifted.trust());
         }
-        let is_same =
-            |sibling: &&Sibling<'_>| compare(sibling.trusted, seen, sibling.same_revision).is_empty();
+        let is_same = |sibling: &&Sibling<'_>| {
+            compare(sibling.trusted.fingerprint, seen, sibling.same_revision).is_empty()
+        };
         let mut comparable = known.iter().filter(|sibling| sibling.comparable).peekable();
         if let Some(nearest) = comparable.peek().copied() {
             let trust = if comparable.any(|sibling| is_same(&sibling)) {
@@ -86,18 +87,15 @@ impl Known {
         first.then(|| Trust::of_seen(How::FirstUse))
     }
 
-    /// Whether an operator has blocked this name for a server that may be this one.
-    pub(super) fn is_blocked(&self, list: &List, name: &Arc<str>) -> bool {
-        let surface: Surface = list.surface;
-        let ties = || Tie::of_kin(&list.place.endpoint).into_iter();
-        !self.blocks.is_empty() && ties().any(|tie| self.blocks.contains(&(tie, surface, name.clone())))
-    }
-}
-
-impl<'a> Sibling<'a> {
-    fn find((list, witness): (&List, &str), other: &'a List, name: &str) -> Option<Sibling<'a>> {
+    /// An item of another list, as far as something is trusted of it there.
+    fn sibling<'a>(
+        &'a self,
+        (list, witness): (&List, &str),
+        other: &'a List,
+        name: &str,
+    ) -> Option<Sibling<'a>> {
         let item = other.items.get(name)?;
-        let trusted = item.trust.as_ref()?.trusted(&item.seen);
+        let trusted = self.trusted(other, name, item)?;
         let (here, there) = (&list.place, &other.place);
         let is_same_server =
             here.endpoint.server == there.endpoint.server && here.endpoint.path == there.endpoint.path;
@@ -110,28 +108,37 @@ impl<'a> Sibling<'a> {
         let revision = here.revision == there.revision;
         Some(Sibling {
             item,
-            trusted: trusted.fingerprint,
+            trusted,
             distance: [here.endpoint != there.endpoint, !principal, !revision],
             same_revision: revision && trusted.same_revision,
             comparable: is_same_server && (principal || list.public || other.public),
         })
     }
 
-    /// An operator has approved just this.
+    /// Whether an operator has blocked this name for a server that may be this one.
+    pub(super) fn is_blocked(&self, list: &List, name: &Arc<str>) -> bool {
+        let surface: Surface = list.surface;
+        let ties = || Tie::of_kin(&list.place.endpoint).into_iter();
+        !self.blocks.is_empty() && ties().any(|tie| self.blocks.contains(&(tie, surface, name.clone())))
+    }
+}
+
+impl Sibling<'_> {
+    /// A person has approved just this.
     fn has_approved(&self, seen: &Fingerprint) -> bool {
-        let approved = self.item.trust.as_ref().is_some_and(|trust| trust.how == How::Approved);
-        approved && self.trusted == seen
+        self.trusted.reviewed && self.trusted.fingerprint == seen
     }
 
     /// Just this is known to have drifted.
     fn has_drifted_to(&self, seen: &Fingerprint) -> bool {
-        let facts = Facts { present: true, blocked: false, ..self.item.facts() };
+        let trusted = Some(self.trusted);
+        let facts = Facts { trusted, present: true, blocked: false, ..self.item.facts() };
         self.item.seen == *seen && facts.judge().0 == State::Drifted
     }
 
     /// What is trusted there is what is trusted here, and not what is seen.
     fn trust(&self) -> Trust {
-        let other = Other { fingerprint: *self.trusted, same_revision: self.same_revision };
+        let other = Other { fingerprint: *self.trusted.fingerprint, same_revision: self.same_revision };
         Trust { how: How::Inherited, other: Some(Box::new(other)) }
     }
 }

@@ -1,5 +1,7 @@
 //! What is thought of an item, from what is known of it. Pure.
 
+use std::sync::Arc;
+
 use crate::fingerprint::{Class, Classes, Fingerprint, State, compare};
 
 /// What is known of an item.
@@ -20,8 +22,10 @@ pub(super) struct Trusted<'a> {
     pub(super) fingerprint: &'a Fingerprint,
     /// It was shown in the same revision of the protocol.
     pub(super) same_revision: bool,
-    /// A person has said so, or a file that one has written.
+    /// A person has said so, or a document that one has reviewed.
     pub(super) reviewed: bool,
+    /// Where a document has it.
+    pub(super) text: Option<&'a Arc<str>>,
 }
 
 impl Facts<'_> {

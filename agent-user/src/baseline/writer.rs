@@ -9,7 +9,7 @@ use tokio::sync::{oneshot, watch};
 use tracing::{error, info};
 
 use super::change::Change;
-use super::export;
+use super::export::{self, Wanted};
 use super::file::FILE;
 use super::id;
 use super::known::Known;
@@ -44,7 +44,7 @@ struct Queue {
 #[derive(Debug)]
 pub(super) enum Ask {
     Show(String, oneshot::Sender<Result<Review, Refusal>>),
-    Export(oneshot::Sender<Result<String, Refusal>>),
+    Export(Wanted, oneshot::Sender<Result<String, Refusal>>),
     Order(Wish, Order, oneshot::Sender<Result<Vec<Change>, Refusal>>),
 }
 
@@ -123,7 +123,7 @@ impl Writer {
             for ask in asks {
                 match ask {
                     Ask::Show(id, reply) => drop(reply.send(self.show(&id))),
-                    Ask::Export(reply) => drop(reply.send(self.export())),
+                    Ask::Export(wanted, reply) => drop(reply.send(self.export(&wanted))),
                     Ask::Order(wish, order, reply) => drop(reply.send(self.carry_out(&wish, order))),
                 }
             }
@@ -191,23 +191,34 @@ impl Writer {
         let (summary, seen, trusted, key) = {
             let known = self.shared.known();
             let (list, name, item) = known.find_id(id)?;
-            let trusted = known.trusted(list, name, item).map(|trusted| *trusted.fingerprint);
+            let trusted = known.trusted(list, name, item);
+            let trusted = trusted.map(|trusted| (*trusted.fingerprint, trusted.text.cloned()));
             (known.summary(list, name, item), item.seen, trusted, (list.number, name.clone()))
         };
         let seen = self.kept(seen).map_err(fault)?;
-        let trusted = trusted.map(|trusted| self.kept(trusted)).transpose().map_err(fault)?;
+        let document = |(trusted, text): (Fingerprint, Option<Arc<str>>)| {
+            let kept = self.kept(trusted)?;
+            // What was never shown here is known from the document alone.
+            Ok(match (&kept.text, text) {
+                (None, Some(text)) => {
+                    Kept { bytes: text.len() as u64, text: Some(text.as_ref().to_owned()), ..kept }
+                }
+                _ => kept,
+            })
+        };
+        let trusted = trusted.map(document).transpose().map_err(fault)?;
         let mut history = self.store.history(&key).map_err(fault)?;
         history.extend_from_slice(self.shared.known().pending.events(&key));
         Ok(Review { summary, seen, trusted, history })
     }
 
-    fn export(&mut self) -> Result<String, Refusal> {
-        let mut trustees = self.shared.known().trustees();
-        for trustee in &mut trustees {
+    fn export(&mut self, wanted: &Wanted) -> Result<String, Refusal> {
+        let mut trustees = self.shared.known().trustees(wanted);
+        for trustee in trustees.iter_mut().filter(|trustee| trustee.text.is_none()) {
             let kept = self.text(trustee.fingerprint).map_err(fault)?;
             trustee.text = kept.and_then(|kept| kept.text);
         }
-        export::write(&trustees).map_err(Refusal::File)
+        export::write(&trustees, wanted.as_object.as_deref()).map_err(Refusal::File)
     }
 
     fn kept(&mut self, fingerprint: Fingerprint) -> Result<Kept, Fault> {

@@ -316,6 +316,7 @@ pub(super) fn status_text(status: &Value) -> String {
     let faults: String = faults
         .map(|(name, error)| format!("\n  NOT ACCEPTED, its rules before hold: {name}: {}", text(error)))
         .collect();
+    let trust = trust_text(&status["baseline"]);
     let kernel = &status["kernel"];
     let detached: String = kernel["links"]
         .as_array()
@@ -348,7 +349,7 @@ pub(super) fn status_text(status: &Value) -> String {
         }
     };
     format!(
-        "interlock {} (pid {}), up {} s{state}{limits}\nkernel: {} programs attached, {} connects redirected, {} refused{detached}\nrules: {} (generation {}, {} rules){reload}{faults}\nagents: {} cgroups held, {} connections{pods}\nstops in force: {}, waiting for an approval: {}\nrecords: {} ({} dropped)",
+        "interlock {} (pid {}), up {} s{state}{limits}\nkernel: {} programs attached, {} connects redirected, {} refused{detached}\nrules: {} (generation {}, {} rules){reload}{faults}{trust}\nagents: {} cgroups held, {} connections{pods}\nstops in force: {}, waiting for an approval: {}\nrecords: {} ({} dropped)",
         text(&status["version"]),
         status["pid"],
         status["uptime_s"],
@@ -365,6 +366,24 @@ pub(super) fn status_text(status: &Value) -> String {
         text(&status["records"]["path"]),
         status["records"]["dropped"],
     )
+}
+
+/// What is wrong with the documents that say what is trusted.
+fn trust_text(baseline: &Value) -> String {
+    let unreadable = match &baseline["objects_unreadable"] {
+        Value::Null => String::new(),
+        error => format!(
+            "\n  BASELINES UNREADABLE, nothing is trusted until the API server tells of them: {}",
+            text(error)
+        ),
+    };
+    let file = baseline["file"].as_str().map(|error| ("the baseline file", error.to_owned()));
+    let objects = baseline["faults"].as_object().into_iter().flatten();
+    let faults = file.into_iter().chain(objects.map(|(name, error)| (&**name, text(error))));
+    let faults = faults.map(|(name, error)| {
+        format!("\n  NOT ACCEPTED, what it said before is what is trusted: {name}: {error}")
+    });
+    unreadable + &faults.collect::<String>()
 }
 
 /// A number with its noun.

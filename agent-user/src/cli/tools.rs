@@ -8,7 +8,7 @@ use clap::Subcommand;
 use comfy_table::Table;
 use serde_json::Value;
 
-use crate::baseline::Filter;
+use crate::baseline::{Filter, Wanted};
 use crate::control::client::Client;
 use crate::control::{ImportOrder, ToolsOrder};
 use crate::fingerprint::{State, Surface, visible};
@@ -53,7 +53,14 @@ enum Command {
         reason: String,
     },
     /// Print what is trusted as a file that can be reviewed, kept with the rules, and read again.
-    Export,
+    Export {
+        /// Print a `ToolBaseline` of this name, for `kubectl apply`.
+        #[arg(long, value_name = "NAME")]
+        as_object: Option<String>,
+        /// Print what is shown now, trusted or not.
+        #[arg(long)]
+        shown: bool,
+    },
     /// Trust what a file says.
     Import {
         file: PathBuf,
@@ -68,8 +75,8 @@ pub(super) fn tools(args: &Args, client: &Client, tools: &Tools) -> Result<ExitC
         Some(Command::Diff { id }) => args.print(&client.get(&format!("/v1/tools/{id}"))?, review),
         Some(Command::Approve { ids, reason }) => decide(args, client, "approve", ids, reason)?,
         Some(Command::Block { ids, reason }) => decide(args, client, "block", ids, reason)?,
-        Some(Command::Export) => {
-            args.print(&client.get("/v1/baseline")?, |exported| {
+        Some(Command::Export { as_object, shown }) => {
+            args.print(&client.get(&tools.export_path(as_object.clone(), *shown)?)?, |exported| {
                 exported["baseline"].as_str().unwrap_or_default().trim_end().to_owned()
             });
         }
@@ -91,9 +98,17 @@ fn decide(args: &Args, client: &Client, verb: &str, ids: &[String], reason: &str
 
 impl Tools {
     fn path(&self) -> Result<String> {
+        Ok(format!("/v1/tools?{}", serde_urlencoded::to_string(self.filter())?))
+    }
+
+    fn export_path(&self, as_object: Option<String>, shown: bool) -> Result<String> {
+        let wanted = Wanted { filter: self.filter(), shown, as_object };
+        Ok(format!("/v1/baseline?{}", serde_urlencoded::to_string(wanted)?))
+    }
+
+    fn filter(&self) -> Filter {
         let Tools { server, name, surface, state, .. } = self.clone();
-        let filter = Filter { server, name, surface, state };
-        Ok(format!("/v1/tools?{}", serde_urlencoded::to_string(filter)?))
+        Filter { server, name, surface, state }
     }
 }
 

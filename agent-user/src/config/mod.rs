@@ -109,8 +109,8 @@ pub struct Config {
 pub struct Tools {
     /// What is shown for the first time is trusted; otherwise an operator has to approve of it. True where it is left out.
     pub trust_first_use: bool,
-    /// A file of `interlock tools export`. With it that file alone says what is trusted: nothing is on first use, and
-    /// nothing is approved but by changing the file.
+    /// A file of `interlock tools export`. With it that file alone says what is trusted, and in a cluster each `ToolBaseline`:
+    /// nothing is on first use, and nothing is approved but by changing these.
     pub baseline: Option<PathBuf>,
 }
 

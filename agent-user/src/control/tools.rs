@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{App, carry_out, respond};
-use crate::baseline::{Change, Filter, Kept, Order, Review, Summary};
+use crate::baseline::{Change, Filter, Kept, Order, Review, Summary, Wanted};
 use crate::decide::stop::Operator;
 use crate::fingerprint::{changes, patch};
 use crate::parts::Parts;
@@ -89,8 +89,8 @@ async fn decide(control: App, order: ToolsOrder, by: Operator, approve: bool) ->
     carry_out(decided, StatusCode::CONFLICT).await
 }
 
-async fn export(Shared(control): Shared<App>) -> Response {
-    let exported = control.parts.baseline.export().await;
+async fn export(Shared(control): Shared<App>, Query(wanted): Query<Wanted>) -> Response {
+    let exported = control.parts.baseline.export(wanted).await;
     let exported = exported.map(|baseline| json!({"baseline": baseline}));
     respond(exported.map_err(anyhow::Error::from), StatusCode::CONFLICT)
 }

@@ -82,6 +82,8 @@ pub struct Drifted {
     /// What is not to be trusted.
     pub surface: Surface,
     pub fault: Fault,
+    /// The documents that say what is trusted there, if any do.
+    pub by: Option<Arc<str>>,
 }
 
 /// Why it is not to be trusted.
@@ -194,16 +196,18 @@ impl fmt::Display for Drifted {
             Surface::AgentCard => "the agent card of the server",
         };
         write!(f, "{}: {what} ", self.rule.reason)?;
-        match self.fault {
-            Fault::New => f.write_str("is new, and nobody has approved of it yet"),
-            Fault::Changed(classes) => {
+        match (self.fault, &self.by) {
+            (Fault::New, Some(by)) => write!(f, "is none of what {by} trusts"),
+            (Fault::Changed(classes), Some(by)) => write!(f, "is not as {by} trusts it ({classes})"),
+            (Fault::New, None) => f.write_str("is new, and nobody has approved of it yet"),
+            (Fault::Changed(classes), None) => {
                 write!(f, "has changed since it was trusted ({classes}), and nobody has approved of that")
             }
-            Fault::Blocked => f.write_str("was blocked by an operator"),
-            Fault::Unsure => {
+            (Fault::Blocked, _) => f.write_str("was blocked by an operator"),
+            (Fault::Unsure, _) => {
                 f.write_str("may have changed, as the server says, and was not listed since; list it again")
             }
-            Fault::Unreadable => {
+            (Fault::Unreadable, _) => {
                 f.write_str("cannot be compared with what was trusted, which cannot be read")
             }
         }

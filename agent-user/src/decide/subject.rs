@@ -13,7 +13,7 @@ use crate::fingerprint::Standings;
 use crate::session::Session;
 
 /// One message on its way. Texts are as decoded, never as escaped on the wire; what is not known is `None`.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Subject<'a> {
     pub phase: Phase,
     pub from: Party,

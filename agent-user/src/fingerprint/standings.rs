@@ -1,6 +1,7 @@
 //! How far everything can be trusted that a message has to do with.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::de::Deserializer;
 use serde::ser::Serializer;
@@ -10,16 +11,20 @@ use super::{Standing, State, Surface};
 
 /// One standing for each kind of thing; what a message has nothing to do with is as if it was never shown. Written as an
 /// object of those that are more than trusted or never shown.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Standings([Standing; Surface::ALL.len()]);
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Standings {
+    all: [Standing; Surface::ALL.len()],
+    /// The documents that say what is trusted there, if any do. Not written: it is in the reason of a refusal.
+    pub by: Option<Arc<str>>,
+}
 
 impl Standings {
     pub fn of(&self, surface: Surface) -> Standing {
-        self.0[surface as usize]
+        self.all[surface as usize]
     }
 
     pub fn set(&mut self, surface: Surface, standing: Standing) {
-        self.0[surface as usize] = standing;
+        self.all[surface as usize] = standing;
     }
 
     /// Those that say something, which is nothing good.
@@ -32,7 +37,7 @@ impl Standings {
 
     /// Whether an operator has blocked any of it.
     pub fn is_blocked(&self) -> bool {
-        self.0.iter().any(|standing| standing.state == State::Blocked)
+        self.all.iter().any(|standing| standing.state == State::Blocked)
     }
 }
 

@@ -1,5 +1,5 @@
-//! `interlock fleet`: sums the reports of the nodes up in the status of each `AgentStop`, and says of each policy whether
-//! nodes take it. One is enough for a cluster, and no stop and no rule depends on it.
+//! `interlock fleet`: sums the reports of the nodes up in the status of each `AgentStop`, and says of each policy and
+//! baseline whether nodes take it. One is enough for a cluster, and no stop and no rule depends on it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,7 +17,9 @@ use tokio::time::{MissedTickBehavior, interval};
 use tracing::{info, warn};
 
 use super::pace::Pace;
-use super::resources::{AgentPolicy, AgentStop, AgentStopReport, AgentStopReportSpec, ClusterAgentPolicy};
+use super::resources::{
+    AgentPolicy, AgentStop, AgentStopReport, AgentStopReportSpec, ClusterAgentPolicy, ToolBaseline,
+};
 use super::sum::sum;
 use super::verdict::tell;
 use crate::kubernetes::heard;
@@ -40,6 +42,7 @@ pub async fn run(client: Client, nodes: Nodes) -> Result<()> {
     let reports = followed::<AgentStopReport>(&client);
     let policies = followed::<AgentPolicy>(&client);
     let of_cluster = followed::<ClusterAgentPolicy>(&client);
+    let baselines = followed::<ToolBaseline>(&client);
     // Before all are there a status would say too little.
     stops.wait_until_ready().await?;
     reports.wait_until_ready().await?;
@@ -58,6 +61,7 @@ pub async fn run(client: Client, nodes: Nodes) -> Result<()> {
         sum_up(&client, &stops, &reports, count, &mut pace).await;
         tell(&client, &policies).await;
         tell(&client, &of_cluster).await;
+        tell(&client, &baselines).await;
     }
     Ok(())
 }

@@ -9,8 +9,10 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::baseline::{MAX_ITEMS, MAX_SERVERS, MAX_TEXT};
 use crate::decide::policy::{Action, Bias, Mode, Phase};
 use crate::decide::stop::{Level, Terms};
+use crate::fingerprint::{MAX_NAME, Surface};
 
 /// A stop for every node. It cannot be changed but to go further; deleting it is its release.
 #[derive(Clone, Debug, CustomResource, Serialize, Deserialize, JsonSchema)]
@@ -161,6 +163,45 @@ pub struct PolicyStatus {
     pub version: String,
 }
 
+/// What is trusted of the tools, prompts and instructions of some servers. For servers with a name or address that is in any
+/// of these nothing else is.
+#[derive(Clone, Debug, CustomResource, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[kube(
+    group = "interlock.dev",
+    version = "v1alpha1",
+    kind = "ToolBaseline",
+    status = "ToolBaselineStatus",
+    shortname = "tbase",
+    printcolumn = r#"{"name": "Servers", "type": "integer", "jsonPath": ".status.servers"}"#,
+    printcolumn = r#"{"name": "Entries", "type": "integer", "jsonPath": ".status.entries"}"#,
+    printcolumn = r#"{"name": "Accepted", "type": "boolean", "jsonPath": ".status.accepted"}"#,
+    printcolumn = r#"{"name": "Message", "type": "string", "jsonPath": ".status.message"}"#,
+    printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#
+)]
+pub struct ToolBaselineSpec {
+    /// As `interlock tools export --as-object NAME` prints them.
+    #[schemars(schema_with = "servers")]
+    pub servers: Vec<Value>,
+}
+
+/// What nodes make of a baseline, as the controller finds out with the same code.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ToolBaselineStatus {
+    /// The generation of the object that this is about.
+    pub observed_generation: i64,
+    /// Every node takes it. Where it does not, what it took last of this object stays in force.
+    pub accepted: bool,
+    /// How many servers it is about, and how many tools and the like it has.
+    pub servers: usize,
+    pub entries: usize,
+    /// Why it is not accepted, and the remedy.
+    pub message: String,
+    /// The version of the controller: another one may know other definitions.
+    pub version: String,
+}
+
 /// Most rules of one policy.
 pub const MAX_RULES: usize = 1000;
 
@@ -191,7 +232,67 @@ fn rules(generator: &mut SchemaGenerator) -> Schema {
     })
 }
 
+/// The shape of what is trusted. It keeps what it does not know, as [`rules`] does: an `address` that is misspelt and lost on the
+/// way would trust more. Lists are whole: what is made of two by merging was reviewed by nobody.
+fn servers(generator: &mut SchemaGenerator) -> Schema {
+    let text = |longest: usize| json!({"type": "string", "minLength": 1, "maxLength": longest});
+    let digest = json!({"type": "string", "pattern": "^sha256:[0-9a-f]{64}$"});
+    let hint = json!({"type": "boolean"});
+    let item = json!({
+        "type": "object",
+        "required": ["surface"],
+        "anyOf": [{"required": ["text"]}, {"required": ["digests"]}],
+        "x-kubernetes-preserve-unknown-fields": true,
+        "properties": {
+            "surface": generator.subschema_for::<Surface>(),
+            "name": {"type": "string", "maxLength": MAX_NAME},
+            "revision": text(64),
+            "principal": text(1024),
+            "text": text(MAX_TEXT),
+            "digests": {
+                "type": "object",
+                "required": ["definition", "core", "hints", "annotations", "display", "meta", "ui"],
+                "properties": {
+                    "definition": digest, "core": digest, "annotations": digest, "display": digest, "meta": digest,
+                    "ui": digest,
+                    "hints": {
+                        "type": "object",
+                        "required": ["read_only", "destructive", "idempotent", "open_world"],
+                        "properties": {"read_only": hint, "destructive": hint, "idempotent": hint, "open_world": hint},
+                    },
+                },
+            },
+        },
+    });
+    json_schema!({
+        "type": "array",
+        "maxItems": MAX_SERVERS,
+        "x-kubernetes-list-type": "atomic",
+        "items": {
+            "type": "object",
+            "required": ["server"],
+            "x-kubernetes-preserve-unknown-fields": true,
+            "properties": {
+                "server": {"type": "array", "minItems": 1, "maxItems": 100, "items": text(1024)},
+                "path": {"type": "string", "maxLength": 1024},
+                "address": {
+                    "type": "string",
+                    "pattern": r"^([0-9]{1,3}(\.[0-9]{1,3}){3}|\[[0-9A-Fa-f:.]{2,45}\]):[0-9]{1,5}$",
+                },
+                "agent": text(1024),
+                "items": {"type": "array", "maxItems": MAX_ITEMS, "x-kubernetes-list-type": "atomic", "items": item},
+            },
+        },
+    })
+}
+
 /// The definitions, as the API server wants them.
 pub fn definitions() -> Vec<CustomResourceDefinition> {
-    vec![AgentStop::crd(), AgentStopReport::crd(), AgentPolicy::crd(), ClusterAgentPolicy::crd()]
+    vec![
+        AgentStop::crd(),
+        AgentStopReport::crd(),
+        AgentPolicy::crd(),
+        ClusterAgentPolicy::crd(),
+        ToolBaseline::crd(),
+    ]
 }

@@ -1,4 +1,4 @@
-//! What becomes of a policy on the nodes, told in its status. The controller finds out with the code that they run, so that
+//! What becomes of an object on the nodes, told in its status. The controller finds out with the code that they run, so that
 //! nobody waits for thousands of answers.
 
 use kube::api::{Patch, PatchParams};
@@ -7,37 +7,35 @@ use kube::{Client, ResourceExt as _};
 use serde_json::json;
 use tracing::warn;
 
-use super::follow::Ruled;
-use super::policies::compile;
-use super::resources::PolicyStatus;
+use super::follow::Said;
+use super::held::Content as _;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
+/// What nodes make of an object.
+pub(super) struct Verdict {
+    /// Of the object.
+    pub(super) generation: i64,
+    /// Why they do not take it, and the remedy.
+    pub(super) fault: Option<String>,
+    /// Of whoever has found out.
+    pub(super) version: &'static str,
+}
+
 /// Writes the statuses that are not about what their objects say now.
-pub(super) async fn tell<K: Ruled>(client: &Client, objects: &Store<K>) {
+pub(super) async fn tell<K: Said>(client: &Client, objects: &Store<K>) {
     for object in objects.state() {
         let generation = object.meta().generation.unwrap_or_default();
-        let is_told =
-            |status: &PolicyStatus| status.observed_generation == generation && status.version == VERSION;
-        if object.status().is_some_and(is_told) {
+        if object.told() == Some((generation, VERSION)) {
             continue;
         }
-        let status = status(&*object, generation);
+        let name = object.held_name();
+        let fault = K::Content::compile(&name, object.written()).err();
+        let status = object.status(Verdict { generation, fault, version: VERSION });
         let patch = Patch::Merge(json!({"status": status}));
         let api = object.api(client.clone());
         if let Err(error) = api.patch_status(&object.name_any(), &PatchParams::default(), &patch).await {
-            warn!(policy = %object.ruled_name(), %error, "status not written yet");
+            warn!(object = K::Content::id(&name), %error, "status not written yet");
         }
-    }
-}
-
-fn status<K: Ruled>(object: &K, generation: i64) -> PolicyStatus {
-    let compiled = compile(&object.ruled_name(), object.rules());
-    PolicyStatus {
-        observed_generation: generation,
-        accepted: compiled.is_ok(),
-        rules: object.rules().len(),
-        message: compiled.err().unwrap_or_default(),
-        version: VERSION.to_owned(),
     }
 }

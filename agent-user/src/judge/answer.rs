@@ -180,7 +180,7 @@ impl Answering<'_> {
                 name: name.as_deref(),
                 item: Some(entry),
                 annotations: self.annotations(call, name.as_deref()),
-                ..*subject
+                ..subject.clone()
             };
             let mut verdict = self.rules.policy.judge(&self.reach.scope, &subject);
             if verdict.refusal.is_some() {

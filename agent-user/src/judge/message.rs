@@ -233,7 +233,7 @@ impl<'a> Prepared<'a> {
         if denies(by.reach.defaults.unseen_tool) && self.is_tool_call() && !self.annotations(by).known {
             self.verdict.refuse(Guard::UnseenTool);
         }
-        if self.standings.is_some_and(|standings| standings.is_blocked()) {
+        if self.standings.as_ref().is_some_and(Standings::is_blocked) {
             self.verdict.refuse(Guard::Blocked);
         }
         let mismatch =
@@ -252,7 +252,7 @@ impl<'a> Prepared<'a> {
             phase: if call.is_some() { Phase::Request } else { Phase::Response },
             user: by.user,
             recent: by.recent,
-            standings: self.standings.unwrap_or_default(),
+            standings: self.standings.clone().unwrap_or_default(),
             annotations: if reads_annotations { self.annotations(by) } else { Annotations::default() },
             workflow: self.workflow.as_deref(),
             protocol: self.protocol().label(),
@@ -419,7 +419,7 @@ impl<'a> Prepared<'a> {
             arguments: arguments
                 .filter(|_| is_full)
                 .and_then(|arguments| serde_json::from_str(arguments).ok()),
-            standing: self.standings,
+            standing: self.standings.clone(),
             annotations: (is_full && self.is_tool_call()).then(|| self.annotations(by)),
             held_us: u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX),
             ..Decision::new(&self.kept.decision, conn, &scene.server)

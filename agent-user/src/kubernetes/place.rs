@@ -88,12 +88,13 @@ impl Kubelet {
         self.root.starts_with(parts).then_some(Place::Above)
     }
 
-    /// With the driver `systemd`: the root's parts make one name, joined by dashes, and so does every part below.
+    /// With the driver `systemd`: the root's parts make one name, joined by dashes, and so does every part below. A dash
+    /// within a part is an underscore there.
     fn by_slice(&self, parts: &[String]) -> Option<Place> {
         let mut name = String::new();
         let mut left = parts.iter();
         for part in &self.root {
-            extend(&mut name, part);
+            extend(&mut name, &part.replace('-', "_"));
             match left.next() {
                 None => return Some(Place::Above),
                 Some(found) if found.strip_suffix(SLICE) == Some(&name) => {}
@@ -198,6 +199,11 @@ mod tests {
             &format!("/a.slice/a-b.slice/a-b-kubepods.slice/a-b-kubepods-pod{uid}.slice"),
             pod(UID),
         );
+        // A dash says to systemd what is above: the kubelet makes another letter of those in names.
+        check("/a-b", "/a_b.slice", Some(Place::Above));
+        check("/a-b", &format!("/a_b.slice/a_b-kubepods.slice/a_b-kubepods-pod{uid}.slice"), pod(UID));
+        check("/a-b", &format!("/a.slice/a-b.slice/a-b-kubepods.slice/a-b-kubepods-pod{uid}.slice"), None);
+        check("/a-b", &format!("/a-b/kubepods/pod{UID}"), pod(UID));
     }
 
     #[test]

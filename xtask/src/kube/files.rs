@@ -43,6 +43,11 @@ impl Files {
         self.run().join("node").join(path.trim_start_matches('/'))
     }
 
+    /// What lies here is a pod of the node, by its kubelet alone.
+    pub(super) fn static_pods(&self) -> PathBuf {
+        self.run().join("static-pods")
+    }
+
     /// kubectl as the administrator, to be called from anywhere on the machine.
     pub(crate) fn kubectl(&self) -> PathBuf {
         self.run().join("kubectl")

@@ -12,7 +12,7 @@ use serde_json::json;
 use super::files::Files;
 use crate::image::{copy, fresh};
 use crate::oci::pack;
-use crate::{apt, image, sdk, shell};
+use crate::{apt, image, release, sdk, shell};
 
 pub(super) const BUSYBOX: &str = "localhost/busybox:1";
 const SDK: &str = "localhost/sdk:1";
@@ -157,7 +157,7 @@ fn node(into: &Path) -> anyhow::Result<()> {
 
 /// interlock as it is in this tree.
 pub(super) fn interlock(files: &Files) -> anyhow::Result<()> {
-    image::build(INTERLOCK, &tar_of(files, "interlock"))
+    image::build(INTERLOCK, &release::build()?, &tar_of(files, "interlock"))
 }
 
 fn has_extension(path: &Path, extension: &str) -> bool {

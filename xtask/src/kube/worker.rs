@@ -89,6 +89,7 @@ pub(super) fn start(node: &Node, files: &Files, certs: &Certs) -> anyhow::Result
 fn kubelet(node: &Node, files: &Files, certs: &Certs) -> anyhow::Result<std::process::Child> {
     let resolver = files.run().join("resolv.conf");
     write(&resolver, "# no DNS in this cluster: a name is refused at once\n")?;
+    fs::create_dir_all(files.static_pods()).context("make the folder for static pods")?;
     let config = files.run().join("kubelet.json");
     let settings = json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -101,6 +102,7 @@ fn kubelet(node: &Node, files: &Files, certs: &Certs) -> anyhow::Result<std::pro
         "cgroupRoot": format!("/{}", hierarchy::PODS),
         "failSwapOn": false,
         "resolvConf": resolver,
+        "staticPodPath": files.static_pods(),
         "volumePluginDir": files.run().join("volume-plugins"),
         "imageGCHighThresholdPercent": 100,
         // The disk of whoever runs tests is nobody's business.

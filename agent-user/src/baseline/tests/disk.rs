@@ -8,7 +8,7 @@ use super::backend::Disk;
 use super::orders::{id, show};
 use super::{FIRST_USE, order, place};
 use crate::baseline::room::Bounds;
-use crate::baseline::{Baseline, Filter, Refusal};
+use crate::baseline::{Baseline, Filter, Refusal, Wanted};
 use crate::fingerprint::{State, Surface};
 
 fn state(baseline: &Baseline, name: &str) -> State {
@@ -89,7 +89,7 @@ async fn check_fault(dir: &Path, part: &str) {
     assert!(fault.contains("baseline.redb: ") && fault.contains(part), "{fault}");
     assert_eq!(show(&baseline, "s", "a=1"), "");
     assert_eq!(state(&baseline, "never shown"), State::Unreadable);
-    assert_eq!(baseline.export().await.unwrap_err(), Refusal::Fault(fault.clone()));
+    assert_eq!(baseline.export(Wanted::default()).await.unwrap_err(), Refusal::Fault(fault.clone()));
     assert_eq!(baseline.saved().await.unwrap_err(), fault);
     baseline.settled(&place("s"), Surface::Tool).await;
     drop(baseline);

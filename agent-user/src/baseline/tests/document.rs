@@ -1,20 +1,18 @@
 //! The file for review: written, read, and as the only authority.
 
-use std::sync::Arc;
-
 use jiff::Timestamp;
 use proptest::prelude::*;
 
 use super::orders::{id, show};
 use super::{FIRST_USE, World, order, place, say, tool, whole};
-use crate::baseline::{Authority, Baseline, Options, Refusal, Shown};
+use crate::baseline::{Baseline, Document, Options, Refusal, Shown, Wanted};
 use crate::fingerprint::{Surface, canonical_text, fingerprint};
 
 const NOTHING: Options = Options { trust_first_use: false, authority: None };
 
 #[track_caller]
 fn check_error(yaml: &str, at: &str, part: &str) {
-    let error = Authority::parse(yaml).unwrap_err();
+    let error = Document::of_file(yaml).unwrap_err();
     assert!(error.starts_with(at) && error.contains(part), "{error}");
 }
 
@@ -41,7 +39,7 @@ fn digests_must_agree_with_their_text() {
             "version: 1\nservers:\n- server: s\n  items:\n  - {{surface: tool, name: a, text: '{text}', digests: {digests}}}"
         )
     };
-    Authority::parse(&yaml(digests("a=1"))).unwrap();
+    Document::of_file(&yaml(digests("a=1"))).unwrap();
     check_error(&yaml(digests("a=2")), "5:5: ", "do not agree");
 }
 
@@ -52,17 +50,17 @@ async fn what_was_exported_can_be_imported_elsewhere() {
     show(&exports, "s", "a=1 b=1/Title twice=1 twice=2");
     show(&exports, "s#2026-07-28!bob", "a=1?");
     show(&exports, "s", "a=2 b=1/Title twice=1 twice=2");
-    let yaml = exports.export().await.unwrap();
+    let yaml = exports.export(Wanted::default()).await.unwrap();
     assert!(yaml.contains("text: |-\n"), "{yaml}");
     let imports = Baseline::open(two.path(), NOTHING).unwrap();
     let changes = imports.import(&yaml, order("reviewed")).await.unwrap();
     assert_eq!(changes.len(), 4);
-    assert_eq!(imports.export().await.unwrap(), yaml);
+    assert_eq!(imports.export(Wanted::default()).await.unwrap(), yaml);
     assert_eq!(show(&imports, "s", "a=1 b=1/Title twice=1 twice=2"), "");
     assert_eq!(show(&imports, "s", "a=2 b=1/Title twice=1 twice=2"), "drifted a drifted [definition]");
     drop(imports);
     let imports = Baseline::open(two.path(), NOTHING).unwrap();
-    assert_eq!(imports.export().await.unwrap(), yaml);
+    assert_eq!(imports.export(Wanted::default()).await.unwrap(), yaml);
     let review = imports.show(&id(&imports, "b")).await.unwrap();
     assert_eq!(review.history[0].reason.as_deref(), Some("reviewed"));
 }
@@ -90,7 +88,7 @@ async fn an_import_approves_what_was_seen_and_needs_an_address_for_what_was_not(
 
 fn world(yaml: &str) -> World {
     let mut world = World::new(true);
-    world.known.set_authority(Some(Arc::new(Authority::parse(yaml).unwrap())));
+    world.govern(Some(yaml), &[]);
     world
 }
 
@@ -109,11 +107,12 @@ fn a_file_is_the_only_authority() {
     world.show("x@10.0.0.8", "a=1");
     assert_eq!(world.standing("x@10.0.0.8", "a"), "new []");
     let id = world.id("s", "b");
-    assert_eq!(world.order(super::Wish::Approve(id)).unwrap_err(), Refusal::Authority);
+    let by = Refusal::Authority("the baseline file".into());
+    assert_eq!(world.order(super::Wish::Approve(id)).unwrap_err(), by);
     assert_eq!(world.block("s", "a"), "blocked a blocked []");
     assert_eq!(world.approve("s", "a"), "approved a trusted []", "the block ends, the file decides");
     // Another file, and everything is looked at anew, pages that are the same included.
-    world.known.set_authority(Some(Arc::new(Authority::parse("version: 1").unwrap())));
+    world.govern(Some("version: 1"), &[]);
     assert_eq!(world.standing("s", "a"), "new []");
 }
 
@@ -154,8 +153,8 @@ proptest! {
         let shown = || vec![Shown { name: name.into(), fingerprint: of_tool, text: canonical.into(), smells: serde_json::Value::Null }];
         baseline.observe(&place("s"), &whole(""), shown, "ann", Timestamp::UNIX_EPOCH);
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let yaml = runtime.block_on(baseline.export()).unwrap();
-        Authority::parse(&yaml).unwrap();
+        let yaml = runtime.block_on(baseline.export(Wanted::default())).unwrap();
+        Document::of_file(&yaml).unwrap();
         prop_assert_eq!(baseline.counts()[1].1, 1);
     }
 }

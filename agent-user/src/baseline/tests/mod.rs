@@ -6,11 +6,15 @@ mod disk;
 mod document;
 mod killed;
 mod model;
+mod objects;
 mod orders;
 mod room;
 mod siblings;
 mod states;
 mod walks;
+
+use std::collections::HashMap;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -21,7 +25,7 @@ use super::known::Known;
 use super::observe::Sight;
 use super::observe::merge;
 use super::orders::Wish;
-use super::{Endpoint, Options, Order, Page, Place, Refusal, Shown};
+use super::{Authority, Document, Endpoint, Options, Order, Page, Place, Refusal, Shown};
 use crate::decide::stop::Operator;
 use crate::fingerprint::{Digest, Surface, fingerprint};
 
@@ -103,6 +107,16 @@ struct World {
 impl World {
     fn new(trust_first_use: bool) -> World {
         World { known: Known::new(Key([7; 32]), trust_first_use, None) }
+    }
+
+    /// Has a file and objects say what is trusted: `name` and `servers`.
+    fn govern(&mut self, file: Option<&str>, objects: &[(&str, Value)]) {
+        let file = file.map(|file| Arc::new(Document::of_file(file).unwrap()));
+        let object = |(name, servers): &(&str, Value)| {
+            Arc::new(Document::of_object(name, servers.as_array().unwrap()).unwrap())
+        };
+        let authority = Authority::new(file, objects.iter().map(object).collect(), None);
+        self.known.set_authority(authority.map(Arc::new), &HashMap::new());
     }
 
     fn page(&mut self, at: &str, page: Page, items: &str) -> String {

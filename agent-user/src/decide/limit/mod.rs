@@ -251,13 +251,13 @@ mod tests {
             ..Subject::default()
         };
         let others = [
-            ("tool", Subject { name: Some("u"), ..subject }),
-            ("tool", Subject { name: None, ..subject }),
-            ("tool", Subject { name: Some(""), ..subject }),
-            ("session", Subject { session: None, ..subject }),
-            ("workflow", Subject { workflow: Some("t"), ..subject }),
-            ("server", Subject { address: Some("10.0.0.2:80".parse().unwrap()), ..subject }),
-            ("server", Subject { address: Some("10.0.0.1:81".parse().unwrap()), ..subject }),
+            ("tool", Subject { name: Some("u"), ..subject.clone() }),
+            ("tool", Subject { name: None, ..subject.clone() }),
+            ("tool", Subject { name: Some(""), ..subject.clone() }),
+            ("session", Subject { session: None, ..subject.clone() }),
+            ("workflow", Subject { workflow: Some("t"), ..subject.clone() }),
+            ("server", Subject { address: Some("10.0.0.2:80".parse().unwrap()), ..subject.clone() }),
+            ("server", Subject { address: Some("10.0.0.1:81".parse().unwrap()), ..subject.clone() }),
         ];
         let agent: Arc<str> = "coder".into();
         for per in ["agent", "tool", "session", "workflow", "server"] {
@@ -270,7 +270,9 @@ mod tests {
         }
         let limit = limit("{concurrent: 1, per: [tool, workflow]}");
         let key = |name, workflow| {
-            limit.key(&agent, &Subject { name: Some(name), workflow: Some(workflow), ..subject }).digest
+            limit
+                .key(&agent, &Subject { name: Some(name), workflow: Some(workflow), ..subject.clone() })
+                .digest
         };
         assert_ne!(key("ab", "c"), key("a", "bc"), "the parts are kept apart");
     }

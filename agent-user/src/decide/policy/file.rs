@@ -219,7 +219,7 @@ pub struct Match {
 }
 
 /// One glob or a list of them.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Globs {
     One(String),

@@ -177,15 +177,14 @@ impl Verdict {
             return;
         }
         self.fired.push(Arc::clone(&rule.rule));
+        let drifted = || Drifted { rule: Arc::clone(rule), surface, fault, by: subject.standings.by.clone() };
         match rule.mode {
             Mode::Observe => self.would_deny = true,
             Mode::Enforce if fault == Fault::Unsure && rule.waits() => {
-                self.waits.push(Drifted { rule: Arc::clone(rule), surface, fault });
+                self.waits.push(drifted());
             }
             Mode::Enforce => {
-                let drifted = || Drifted { rule: Arc::clone(rule), surface, fault };
-                let drifted = || Refusal::Drift(Arc::new(drifted()));
-                self.refusal.get_or_insert_with(drifted);
+                self.refusal.get_or_insert_with(|| Refusal::Drift(Arc::new(drifted())));
             }
         }
     }

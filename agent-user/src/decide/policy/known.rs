@@ -97,7 +97,7 @@ mod tests {
                 assert_eq!(is_looked_up(&known, kind, rule), is_new, "{kind:?}");
             }
         }
-        let same = Subject { agent: Sender { name: "a", ..Sender::default() }, size: 9, ..kinds[0] };
+        let same = Subject { agent: Sender { name: "a", ..Sender::default() }, size: 9, ..kinds[0].clone() };
         assert!(!is_looked_up(&known, &same, 0));
     }
 
