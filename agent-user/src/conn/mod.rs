@@ -4,6 +4,7 @@
 mod exchange;
 mod inside;
 pub mod intrusion;
+mod lines;
 mod park;
 mod sending;
 mod stop;
@@ -57,6 +58,7 @@ pub async fn run(stream: TcpStream, agent: Arc<Agent>, origin: Origin, netns: Ar
         match end {
             // Listed before the one up to here is off the ledger: a stop finds one of them.
             Some(End::Tunnel(tunnel)) => listed = connection.enter(tunnel),
+            Some(End::Lines) => break connection.lines().await,
             Some(end) => break end,
             None => {}
         }
@@ -153,6 +155,7 @@ impl Connection {
                     self.hello().await?;
                     self.opaque(Class::Tls).await
                 }
+                Sniff::Lines => Ok(End::Lines),
                 Sniff::Http2Preface | Sniff::Opaque | Sniff::NeedMore => self.opaque(Class::Opaque).await,
             }
         };
@@ -161,21 +164,15 @@ impl Connection {
 
     async fn dial(&mut self) -> Result<(), End> {
         if self.server.is_none() {
-            intrusion::refuse(&self.parts, &self.netns, &self.conn).await?;
-            let stream = dial(&self.netns, self.conn.destination).await.map_err(End::Unreachable)?;
             // The one before may have had the same address.
             self.source = None;
-            self.source = self.parts.own_endpoint.remember(&self.netns, &stream, &self.conn);
-            let mut server = Side::new(stream, share(&self.parts, &self.conn), self.parts.keepalive);
-            if let Some(tunnel) = self.conn.tunnel() {
-                tunnel.dig(&mut server, self.parts.limits.header).await.map_err(End::Unreachable)?;
-            }
-            self.server = Some(server);
+            let (server, source) = reach(&self.parts, &self.netns, &self.conn).await?;
+            (self.server, self.source) = (Some(server), source);
         }
         Ok(())
     }
 
-    /// Waits until the agent's bytes tell what it speaks. A server that speaks first is not HTTP.
+    /// Waits until the agent's bytes tell what it speaks. A server that speaks first is not HTTP, but may speak JSON.
     async fn first_bytes(&mut self) -> Result<Sniff, End> {
         loop {
             match sniff(&self.agent.reader.buffer) {
@@ -184,7 +181,10 @@ impl Connection {
             }
             match between(&mut self.agent.reader, self.server.as_mut()).await? {
                 Spoke::Agent => {}
-                Spoke::Server => return Ok(Sniff::Opaque),
+                Spoke::Server => {
+                    let said = self.server.as_ref().and_then(|server| server.reader.buffer.first());
+                    return Ok(if matches!(said, Some(b'{' | b'[')) { Sniff::Lines } else { Sniff::Opaque });
+                }
             }
         }
     }
@@ -252,7 +252,12 @@ impl Connection {
                 self.agent.reset_on_close();
             }
             End::Refused | End::Malformed(_) | End::Full(_) => self.agent.linger().await,
-            End::AgentClosed | End::ServerClosed | End::Stopped | End::Drain | End::Tunnel(_) => {}
+            End::AgentClosed
+            | End::ServerClosed
+            | End::Stopped
+            | End::Drain
+            | End::Tunnel(_)
+            | End::Lines => {}
         }
         self.end = Some(end);
     }
@@ -316,6 +321,18 @@ impl Connection {
             lasted_ms: u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX),
         }));
     }
+}
+
+/// Makes the connection to the server.
+async fn reach(parts: &Arc<Parts>, netns: &Netns, conn: &Arc<Conn>) -> Result<(Side, Option<Source>), End> {
+    intrusion::refuse(parts, netns, conn).await?;
+    let stream = dial(netns, conn.destination).await.map_err(End::Unreachable)?;
+    let source = parts.own_endpoint.remember(netns, &stream, conn);
+    let mut server = Side::new(stream, share(parts, conn), parts.keepalive);
+    if let Some(tunnel) = conn.tunnel() {
+        tunnel.dig(&mut server, parts.limits.header).await.map_err(End::Unreachable)?;
+    }
+    Ok((server, source))
 }
 
 /// What a side of a connection holds.

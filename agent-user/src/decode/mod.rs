@@ -3,7 +3,7 @@
 //! Pure: no IO, no clock, no locks; every input may be hostile and none may panic. Need-more is not an error. What
 //! two parsers could read differently is an error with a name, and what the caller does with it is policy.
 //!
-//! In the order in which bytes pass: [`mod@sniff`], [`hello`], [`head`], [`Authority`], [`body`], [`coding`], [`sse`], [`jsonrpc`], [`mcp`]. What only some
+//! In the order in which bytes pass: [`mod@sniff`], [`hello`], [`head`], [`Authority`], [`body`], [`coding`], [`sse`], [`mod@lines`], [`jsonrpc`], [`mcp`]. What only some
 //! configurations look for: [`headers`], [`find`], [`trace`], [`a2a`]. For a content that was edited: [`rewrite_head`].
 
 pub mod a2a;
@@ -16,6 +16,7 @@ pub mod headers;
 pub mod hello;
 mod json;
 pub mod jsonrpc;
+pub mod lines;
 mod malformed;
 pub mod mcp;
 pub mod members;
@@ -43,6 +44,7 @@ pub use hello::{Hello, Named};
 pub use json::DEEPEST;
 pub(crate) use json::{Scanner, Stop};
 pub use jsonrpc::{IdKind, Kind, Message, Payload, RawId, decode};
+pub use lines::{Lines, Piece, Said, said};
 pub use malformed::Malformed;
 pub use mcp::{Call, Claims, Mismatch, ResultFacts, Revision};
 pub use members::{Meta, Params, ResultMembers};

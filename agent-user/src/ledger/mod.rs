@@ -8,12 +8,13 @@ mod posted;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError, Weak};
 
 use crate::decide::stop::{Level, Stop, Whom};
 use crate::decide::{Refusal, Rules, furthest};
 use crate::decode::RawId;
 use crate::forward::connect::Tunnel;
+use crate::forward::lines::ToServer;
 use crate::identity::Identity;
 use crate::limits::Permit;
 pub use crate::phase::Phase;
@@ -37,6 +38,10 @@ pub struct Conn {
     mcp: AtomicBool,
     /// The tunnel that it goes through, where its destination is a proxy.
     tunnel: OnceLock<Arc<Tunnel>>,
+    /// Its messages are lines, and so its server is told on it.
+    lines: OnceLock<Weak<ToServer>>,
+    /// It is what its agent says in a connection of lines, which has an entry of its own.
+    part: bool,
     /// Its destination means something only where the agent is.
     apart: AtomicBool,
     /// The agent has closed its side.
@@ -77,6 +82,33 @@ struct CalledOff {
 }
 
 impl Conn {
+    fn new(id: u64, identity: Identity, destination: SocketAddr, scene: Scene) -> Conn {
+        let state = State {
+            phase: Phase::Idle,
+            scene,
+            calls: Vec::new(),
+            permits: Vec::new(),
+            awaited: None,
+            cut_by: None,
+            called_off: Vec::new(),
+            posted: None,
+            posts_to: None,
+        };
+        Conn {
+            id,
+            identity,
+            destination,
+            wake: Notify::new(),
+            mcp: AtomicBool::new(false),
+            tunnel: OnceLock::new(),
+            lines: OnceLock::new(),
+            part: false,
+            apart: AtomicBool::new(false),
+            agent_left: AtomicBool::new(false),
+            state: Mutex::new(state),
+        }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -99,6 +131,22 @@ impl Conn {
     pub fn enter(&self, tunnel: Arc<Tunnel>) {
         // It does so once.
         let _ = self.tunnel.set(tunnel);
+    }
+
+    /// How its server is told something, if its messages are lines.
+    pub fn lines(&self) -> Option<&Weak<ToServer>> {
+        self.lines.get()
+    }
+
+    /// Its messages are lines.
+    pub fn speaks_lines(&self, server: Weak<ToServer>) {
+        // It does so once.
+        let _ = self.lines.set(server);
+    }
+
+    /// Whether it is no connection of its own.
+    pub fn is_part(&self) -> bool {
+        self.part
     }
 
     /// Whether its destination is in the agent's own network namespace: another agent that goes to the same address goes to
@@ -343,30 +391,23 @@ impl Ledger {
     /// entry is dropped.
     pub fn open(self: &Arc<Self>, identity: Identity, destination: SocketAddr, scene: Scene) -> Entry {
         let id = self.next_id();
-        let state = State {
-            phase: Phase::Idle,
-            scene,
-            calls: Vec::new(),
-            permits: Vec::new(),
-            awaited: None,
-            cut_by: None,
-            called_off: Vec::new(),
-            posted: None,
-            posts_to: None,
-        };
-        let conn = Arc::new(Conn {
-            id,
-            identity,
-            destination,
-            wake: Notify::new(),
-            mcp: AtomicBool::new(false),
-            tunnel: OnceLock::new(),
-            apart: AtomicBool::new(false),
-            agent_left: AtomicBool::new(false),
-            state: Mutex::new(state),
-        });
-        self.conns().insert(id, Arc::clone(&conn));
-        Entry { ledger: Arc::clone(self), conn }
+        self.list(id, Conn::new(id, identity, destination, scene))
+    }
+
+    /// Opens an entry for what an agent says in a connection whose answers come in any order: it is judged, and sent, as on a
+    /// connection of its own, and known by the number of that one.
+    pub fn open_part(self: &Arc<Self>, whole: &Conn) -> Entry {
+        let conn = Conn::new(whole.id, whole.identity.clone(), whole.destination, whole.scene());
+        let mcp = AtomicBool::new(whole.is_mcp());
+        let apart = AtomicBool::new(whole.is_apart());
+        let (tunnel, lines) = (whole.tunnel.clone(), whole.lines.clone());
+        self.list(self.next_id(), Conn { part: true, mcp, apart, tunnel, lines, ..conn })
+    }
+
+    fn list(self: &Arc<Self>, key: u64, conn: Conn) -> Entry {
+        let conn = Arc::new(conn);
+        self.conns().insert(key, Arc::clone(&conn));
+        Entry { ledger: Arc::clone(self), key, conn }
     }
 
     /// All open connections of agents that `concerns` accepts.
@@ -386,7 +427,7 @@ impl Ledger {
     }
 
     pub fn len(&self) -> usize {
-        self.conns().len()
+        self.conns().values().filter(|conn| !conn.part).count()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -481,6 +522,7 @@ impl Brought {
 #[derive(Debug)]
 pub struct Entry {
     ledger: Arc<Ledger>,
+    key: u64,
     conn: Arc<Conn>,
 }
 
@@ -492,7 +534,7 @@ impl Entry {
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        self.ledger.conns().remove(&self.conn.id);
+        self.ledger.conns().remove(&self.key);
         self.ledger.acted(&self.conn);
     }
 }

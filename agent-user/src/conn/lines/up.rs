@@ -1,0 +1,290 @@
+//! From an agent to its server, piece by piece.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::BytesMut;
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinSet;
+
+use crate::decide::policy::Bias;
+use crate::decide::stop::Stop;
+use crate::decide::{Guard, Refusal};
+use crate::decode::{Lines, Piece, Said, said};
+use crate::forward::End;
+use crate::forward::own::Source;
+use crate::forward::side::{Reader, Writer};
+use crate::judge::{Consent, Judged, judge_opaque, refuse_bytes};
+use crate::ledger::Phase;
+use crate::record::metrics::Class;
+
+use super::super::reach;
+use super::Shared;
+use super::line::{Line, Met};
+use super::waiting::Waiting;
+
+/// What an agent says, and how far that has come.
+pub(super) struct Up<'a> {
+    shared: Shared,
+    reader: &'a mut Reader,
+    lines: Lines,
+    line: Line,
+    /// Lines that wait for a person, or for a list, while others go on.
+    waiting: JoinSet<()>,
+    /// Tells them that their agent has left.
+    left: watch::Sender<bool>,
+    /// Takes the server's side once that is reached.
+    dialed: Option<oneshot::Sender<(Reader, Option<Source>)>>,
+    /// Under these rules what is no message may pass.
+    open_under: Option<u64>,
+}
+
+/// What one piece has come to.
+enum Took {
+    /// The next one can come.
+    Piece,
+    /// More of it has to come first.
+    NeedMore,
+}
+
+impl<'a> Up<'a> {
+    pub(super) fn new(
+        shared: Shared,
+        reader: &'a mut Reader,
+        dialed: oneshot::Sender<(Reader, Option<Source>)>,
+    ) -> Up<'a> {
+        Up {
+            lines: Lines::new(shared.parts.limits.message),
+            line: Line::new(shared.clone()),
+            shared,
+            reader,
+            waiting: JoinSet::new(),
+            left: watch::Sender::new(false),
+            dialed: Some(dialed),
+            open_under: None,
+        }
+    }
+
+    /// The server is reached.
+    pub(super) async fn is_connected(&mut self, reader: Reader, writer: Writer, source: Option<Source>) {
+        self.shared.server.connect(writer).await;
+        if let Some(dialed) = self.dialed.take() {
+            // Who takes it is gone only when all ends.
+            let _ = dialed.send((reader, source));
+        }
+    }
+
+    async fn connect(&mut self) -> Result<(), End> {
+        if self.dialed.is_some() {
+            let (server, source) = reach(&self.shared.parts, &self.shared.netns, &self.shared.conn).await?;
+            self.is_connected(server.reader, server.writer, source).await;
+        }
+        Ok(())
+    }
+
+    /// Goes on until the connection has to end.
+    pub(super) async fn run(&mut self, class: &mut Option<Class>) -> End {
+        match self.relay(class).await {
+            Ok(()) => std::future::pending().await,
+            Err(end @ (End::Full(_) | End::Refused)) => {
+                if let End::Full(full) = &end {
+                    self.refuse(Guard::Full(*full), b"").await;
+                }
+                end
+            }
+            Err(end) => end,
+        }
+    }
+
+    async fn relay(&mut self, class: &mut Option<Class>) -> Result<(), End> {
+        loop {
+            while self.take(class).await? {}
+            while self.waiting.try_join_next().is_some() {}
+            // Nothing is always within the bounds.
+            let _ = self.reader.made(0);
+            self.reader.rest();
+            let is_first = self.reader.buffer.is_empty();
+            if self.reader.fill().await.map_err(End::agent)? == 0 {
+                return self.end(class).await;
+            }
+            if is_first {
+                self.line.since = Instant::now();
+            }
+        }
+    }
+
+    /// Takes the next piece; false: none is there yet.
+    async fn take(&mut self, class: &mut Option<Class>) -> Result<bool, End> {
+        let is_mcp = self.shared.conn.is_mcp();
+        match self.lines.next(&self.reader.buffer, is_mcp) {
+            Ok(None) => Ok(false),
+            Ok(Some((piece, len))) => Ok(matches!(self.piece(piece, len, class).await?, Took::Piece)),
+            Err(_) => {
+                if self.shared.parts.defaults_of(&self.shared.conn).oversized == Bias::Deny {
+                    // Whose it is cannot be told, and whoever waits for its answer must not wait for ever.
+                    let limit = self.shared.parts.limits.message;
+                    self.refuse(Guard::Oversized { limit }, b"").await;
+                    return Err(End::Refused);
+                }
+                self.lines.pass_unread();
+                Ok(true)
+            }
+        }
+    }
+
+    async fn refuse(&self, guard: Guard, line: &[u8]) {
+        let (refusal, decision) = refuse_bytes(&self.shared.parts, &self.shared.conn, guard, "line").await;
+        self.line.refuse_unread(&refusal, &decision, line).await;
+    }
+
+    async fn piece(&mut self, piece: Piece, len: usize, class: &mut Option<Class>) -> Result<Took, End> {
+        let limits = self.shared.parts.limits;
+        let is_mcp = self.shared.conn.is_mcp();
+        let held = self.reader.buffer.split_to(len);
+        let said = said(&self.lines, piece, &held, &limits, is_mcp);
+        if said == Said::NeedMore {
+            self.lines.hold();
+            drop(said);
+            self.reader.give_back(held);
+            return Ok(Took::NeedMore);
+        }
+        self.lines.take((piece, len));
+        match said {
+            Said::Blank => self.blank(&held).await?,
+            Said::Other => self.other(&held, piece).await?,
+            said => self.message(&said, &held, class).await?,
+        }
+        self.line.since = Instant::now();
+        Ok(Took::Piece)
+    }
+
+    /// An empty line goes where anything may.
+    async fn blank(&mut self, bytes: &[u8]) -> Result<(), End> {
+        if self.dialed.is_some() {
+            return Ok(());
+        }
+        self.line.part().open(self.shared.conn.scene());
+        let stopped = self.shared.conn.identity.agent.as_whom(|agent| {
+            self.shared.parts.gate.rules().stop_for(&self.shared.conn.scene().facts(agent)).is_some()
+        });
+        if stopped {
+            self.line.part().end();
+            return Ok(());
+        }
+        self.pass(bytes).await
+    }
+
+    /// What is no message to any reader passes as what cannot be read does.
+    async fn other(&mut self, bytes: &[u8], piece: Piece) -> Result<(), End> {
+        let conn = &self.shared.conn;
+        self.line.part().open(conn.scene());
+        let generation = self.shared.parts.gate.rules().generation;
+        if self.open_under != Some(generation) {
+            let refusal = match piece {
+                Piece::Unread => match self.line.judge(&Said::Other, bytes, &mut Consent::default()).await {
+                    None => return Ok(()),
+                    Some(Judged::RefusedUnread { refusal, decision }) => Some((refusal, decision)),
+                    Some(_) => None,
+                },
+                _ => judge_opaque(&self.shared.parts, self.line.part(), "opaque").await,
+            };
+            if let Some((refusal, decision)) = refusal {
+                return self.refuse_other(&refusal, &decision, bytes).await;
+            }
+            self.open_under = (piece != Piece::Unread).then_some(generation);
+        }
+        self.connect().await?;
+        self.pass(bytes).await
+    }
+
+    /// Beside messages of MCP it alone is refused; without any, nothing could be told to its sender.
+    async fn refuse_other(&mut self, refusal: &Refusal, decision: &str, bytes: &[u8]) -> Result<(), End> {
+        if !self.shared.conn.is_mcp() {
+            self.line.part().end();
+            return Err(End::Refused);
+        }
+        self.line.refuse_unread(refusal, decision, bytes).await;
+        Ok(())
+    }
+
+    async fn pass(&mut self, bytes: &[u8]) -> Result<(), End> {
+        match self.line.pass(bytes).await {
+            Ok(()) => Ok(()),
+            Err(Met) => std::future::pending().await,
+        }
+    }
+
+    async fn message(&mut self, said: &Said<'_>, line: &[u8], class: &mut Option<Class>) -> Result<(), End> {
+        let mut consent = Consent::default();
+        let Some(judged) = self.line.judge(said, line, &mut consent).await else { return Ok(()) };
+        if self.line.part().is_mcp() && !self.shared.conn.is_mcp() {
+            self.shared.conn.mark_mcp();
+            self.shared.parts.metrics.classify(class, Class::Mcp);
+        }
+        match judged {
+            Judged::Asks(_) | Judged::Waits(_) => return self.wait(judged, line, consent).await,
+            Judged::Allowed { .. } => self.connect().await?,
+            _ => {}
+        }
+        match self.line.act(judged, line).await {
+            Ok(()) => Ok(()),
+            // It may have answered what it got before: that is read to the end.
+            Err(Met) => std::future::pending().await,
+        }
+    }
+
+    /// Lets a line wait, while others go on.
+    async fn wait(&mut self, judged: Judged, line: &[u8], consent: Consent) -> Result<(), End> {
+        self.connect().await?;
+        let parts = &self.shared.parts;
+        let held = match parts.memory.take(&self.shared.conn.identity.agent.memory, line.len()) {
+            Ok(held) => held,
+            Err(full) => {
+                self.refuse(Guard::Full(full), line).await;
+                return Ok(());
+            }
+        };
+        let next = Line::new(self.shared.clone());
+        let waits = std::mem::replace(&mut self.line, next);
+        let waiting =
+            Waiting { line: waits, text: line.to_vec(), consent, left: self.left.subscribe(), _held: held };
+        self.waiting.spawn(waiting.run(judged));
+        Ok(())
+    }
+
+    /// The agent has said all it will say. What it has asked for by then is answered.
+    async fn end(&mut self, class: &mut Option<Class>) -> Result<(), End> {
+        let len = self.reader.buffer.len();
+        if len > 0 {
+            // Some readers take it for a line.
+            self.piece(Piece::Line, len, class).await?;
+        }
+        self.left.send_replace(true);
+        while self.waiting.join_next().await.is_some() {}
+        self.shared.conn.mark_agent_left();
+        if self.dialed.is_some() {
+            return Err(End::AgentClosed);
+        }
+        // If it is gone, its end tells.
+        let _ = self.shared.server.turn().await.finish().await;
+        Ok(())
+    }
+
+    /// A stop has ended the connection: what is on its way ends, too.
+    pub(super) async fn cut(&mut self, stop: &Arc<Stop>) {
+        if self.line.part().phase() != Phase::Idle {
+            self.line.meets(stop);
+        }
+        // The stop has found each of them, and ends it.
+        let all = async { while self.waiting.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(super::ANSWER_WITHIN, all).await;
+    }
+}
+
+impl Reader {
+    /// Gives back what was taken off the start of the buffer.
+    fn give_back(&mut self, mut taken: BytesMut) {
+        taken.unsplit(std::mem::take(&mut self.buffer));
+        self.buffer = taken;
+    }
+}
