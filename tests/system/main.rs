@@ -17,6 +17,7 @@ mod hostile_json;
 mod hostile_stops;
 mod http1;
 mod levels;
+mod lines;
 mod pairs;
 mod pods;
 mod policies;
