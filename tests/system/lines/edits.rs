@@ -54,7 +54,7 @@ fn hidden_tools_are_in_no_list_and_changed_ones_are_refused() {
         }
     });
     let mut session = Session::open(&world, "coder", &server);
-    let mut list = |session: &mut Session, id: u32| {
+    let list = |session: &mut Session, id: u32| {
         session.line(&mcp::request(id, "tools/list", json!({})));
         let listed = session.next();
         let tools = listed["result"]["tools"].as_array().expect("tools").clone();
@@ -70,7 +70,7 @@ fn hidden_tools_are_in_no_list_and_changed_ones_are_refused() {
     assert!(session.refused(5).contains("tools stay what they are"));
     daemon
         .records()
-        .wait("surface", "the drift", |record| record["name"] == "pay" && record["what"] == "drifted");
+        .wait("surface", "the drift", |record| record["name"] == "pay" && record["change"] == "drifted");
     assert_eq!(received(&server).iter().filter(|message| message["params"]["name"] == "pay").count(), 1);
 }
 

@@ -20,15 +20,15 @@ fn lines_that_can_be_read_in_two_ways_are_refused_under_their_id_and_others_go_o
     let hostile: [(&[u8], Value, &str); 11] = [
         (br#"{"jsonrpc":"2.0","id":2,"method":"ping","method":"tools/call","params":{"name":"evil"}}"#, json!(2), "duplicate_member"),
         (br#"{"jsonrpc":"2.0","id":2,"id":3,"method":"tools/call","params":{"name":"evil"}}"#, Value::Null, "duplicate_member"),
-        (b"{\"jsonrpc\":\"2.0\",\"id\":\"a\",\"method\":\"tools/call\",\"params\":{\"name\":\"evil\xff\"}}", json!("a"), "utf8"),
-        (b"\xef\xbb\xbf{\"jsonrpc\":\"2.0\",\"id\":2,\"method\":\"tools/call\",\"params\":{\"name\":\"evil\"}}", Value::Null, "bom"),
-        (b"{\"jsonrpc\":\"2.0\",\"id\":2,\"method\":\"ping\"}{\"jsonrpc\":\"2.0\",\"id\":3,\"method\":\"tools/call\",\"params\":{\"name\":\"evil\"}}", json!(2), "trailing"),
+        (b"{\"jsonrpc\":\"2.0\",\"id\":\"a\",\"method\":\"tools/call\",\"params\":{\"name\":\"evil\xff\"}}", json!("a"), "invalid_utf8"),
+        (b"\xef\xbb\xbf{\"jsonrpc\":\"2.0\",\"id\":2,\"method\":\"tools/call\",\"params\":{\"name\":\"evil\"}}", Value::Null, "byte_order_mark"),
+        (b"{\"jsonrpc\":\"2.0\",\"id\":2,\"method\":\"ping\"}{\"jsonrpc\":\"2.0\",\"id\":3,\"method\":\"tools/call\",\"params\":{\"name\":\"evil\"}}", json!(2), "trailing_bytes"),
         (b"{\"jsonrpc\":\"2.0\",\"id\":2,\"method\":\"tools/call\",\"params\":{\"name\":\"evil\"}}\0", json!(2), ""),
-        (b"{\"jsonrpc\":\"2.0\",\"id\":2,\r\"method\":\"tools/call\",\"params\":{\"name\":\"evil\",}}", json!(2), "json"),
-        (b"evil words", Value::Null, "json"),
-        (br#"{"jsonrpc":"2.0","id":2,"Method":"tools/call","method":"ping","params":{"name":"evil"}}"#, json!(2), "case_variant"),
+        (b"{\"jsonrpc\":\"2.0\",\"id\":2,\r\"method\":\"tools/call\",\"params\":{\"name\":\"evil\",}}", json!(2), "invalid_json"),
+        (b"evil words", Value::Null, "invalid_json"),
+        (br#"{"jsonrpc":"2.0","id":2,"Method":"tools/call","method":"ping","params":{"name":"evil"}}"#, json!(2), "case_variant_member"),
         (br#"{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"\ud800evil"}}"#, json!(2), "lone_surrogate"),
-        (br#"{"jsonrpc":"2.0","id":1.0e0,"result":{},"method":"evil"}"#, json!(1.0), "shape"),
+        (br#"{"jsonrpc":"2.0","id":1.0e0,"result":{},"method":"evil"}"#, json!(1.0), "jsonrpc_shape"),
     ];
     for (line, id, label) in &hostile {
         session.send(line);

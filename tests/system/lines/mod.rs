@@ -4,6 +4,7 @@ mod calls;
 mod edits;
 mod hostile;
 mod other;
+mod sdks;
 mod stops;
 
 use std::collections::VecDeque;
