@@ -17,7 +17,9 @@ use tokio::net::TcpStream;
 
 use crate::approvals::Parked;
 use crate::channels::Channel;
-use crate::decode::{Hello, Named, Sniff, sniff};
+use crate::decide::Guard;
+use crate::decide::policy::Bias;
+use crate::decode::{Hello, Hidden, Named, Sniff, sniff};
 use crate::forward::End;
 use crate::forward::answer::Begun;
 use crate::forward::channel::Open;
@@ -28,7 +30,7 @@ use crate::forward::reframe::Stream;
 use crate::forward::side::{Reader, Side};
 use crate::forward::tunnel::tunnel;
 use crate::identity::{Agent, Identity};
-use crate::judge::{Target, is_refused, judge_opaque, names};
+use crate::judge::{Target, is_refused, judge_opaque, names, refuse_bytes};
 use crate::kernel::netns::Netns;
 use crate::ledger::{Conn, Phase, Scene};
 use crate::parts::Parts;
@@ -99,6 +101,8 @@ struct Connection {
     class: Option<Class>,
     /// The server that a TLS client has named.
     tls_name: Option<String>,
+    /// The server has spoken first, and has not ended its line.
+    within_line: bool,
     /// Bytes sent to servers that this connection has done with.
     to_server: u64,
     opened: Instant,
@@ -132,6 +136,7 @@ impl Connection {
             parked: None,
             class: None,
             tls_name: None,
+            within_line: false,
             to_server: 0,
             opened: Instant::now(),
             end: None,
@@ -224,14 +229,57 @@ impl Connection {
             return Err(End::Refused);
         }
         self.dial().await?;
-        self.tunnel().await
+        if class == Class::Tls {
+            return self.tunnel(None).await;
+        }
+        if self.agent.reader.buffer.is_empty() && self.greeting().await == Sniff::Lines {
+            return Ok(End::Lines);
+        }
+        let mut hidden = Hidden::new(self.parts.limits);
+        let end = self.tunnel(Some(&mut hidden)).await?;
+        if hidden.has_found() { self.hidden(end).await } else { Ok(end) }
     }
 
-    async fn tunnel(&mut self) -> Result<End, End> {
+    /// Hands on what a server says before its agent has said anything, and tells what that then begins with.
+    async fn greeting(&mut self) -> Sniff {
+        self.begun = Begun::Partial;
+        loop {
+            let Some(server) = &mut self.server else { return Sniff::Opaque };
+            if !server.reader.buffer.is_empty() {
+                self.within_line = !server.reader.buffer.ends_with(b"\n");
+                // Where this fails, copying does.
+                if self.agent.writer.send(&server.reader.buffer).await.is_err() {
+                    return Sniff::Opaque;
+                }
+                server.reader.buffer.clear();
+            }
+            match sniff(&self.agent.reader.buffer) {
+                Sniff::NeedMore => {}
+                known => return known,
+            }
+            if between(&mut self.agent.reader, self.server.as_mut()).await.is_err() {
+                return Sniff::Opaque;
+            }
+        }
+    }
+
+    /// What was copied unread carries messages of MCP after all.
+    async fn hidden(&mut self, end: End) -> Result<End, End> {
+        if self.parts.defaults_of(&self.conn).undecodable == Bias::Deny {
+            refuse_bytes(&self.parts, &self.conn, Guard::Undecodable("hidden_message"), "line").await;
+            self.classify(Class::Refused);
+            return Ok(end);
+        }
+        self.conn.mark_mcp();
+        self.classify(Class::Mcp);
+        self.tunnel(None).await
+    }
+
+    async fn tunnel(&mut self, hidden: Option<&mut Hidden>) -> Result<End, End> {
         self.conn.set_phase(Phase::Open);
         self.begun = Begun::Partial;
         match self.server.as_mut() {
-            Some(server) => Ok(tunnel(&mut self.agent, server).await),
+            Some(server) => Ok(tunnel(&mut self.agent, server, hidden).await),
             None => Err(End::ServerClosed),
         }
     }

@@ -97,6 +97,11 @@ impl Lines {
         self.looked = 0;
     }
 
+    /// What comes next is the rest of a line.
+    pub fn begin_within(&mut self) {
+        self.begun = true;
+    }
+
     fn scan(&mut self, bytes: &[u8]) -> Option<(Piece, usize)> {
         while let Some(byte) = bytes.get(self.scanned) {
             self.scan = match (self.scan, byte) {

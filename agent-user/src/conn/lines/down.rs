@@ -90,7 +90,7 @@ impl<'a> Down<'a> {
         // Some readers take it for a line.
         let rest = self.reader.as_ref().map_or(0, |reader| reader.buffer.len());
         if rest > 0 {
-            self.piece(Piece::Line, rest).await;
+            self.piece(Piece::Line, rest).await?;
         }
         self.say_rest().await.map_err(End::agent)
     }
@@ -103,7 +103,7 @@ impl<'a> Down<'a> {
             match self.lines.next(&reader.buffer, is_mcp) {
                 Ok(None) => return Ok(!self.leaving.is_empty()),
                 Ok(Some((piece, len))) => {
-                    if !self.piece(piece, len).await {
+                    if !self.piece(piece, len).await? {
                         self.lines.hold();
                         return Ok(!self.leaving.is_empty());
                     }
@@ -163,14 +163,14 @@ impl<'a> Down<'a> {
 
     /// Decides one piece; false: more of it has to come first. What it answers is off the ledger then, and among what leaves:
     /// between the two nothing is waited for. When cancelled, nothing is decided.
-    async fn piece(&mut self, piece: Piece, len: usize) -> bool {
+    async fn piece(&mut self, piece: Piece, len: usize) -> Result<bool, End> {
         let Down { shared, reader: Some(reader), lines, target, leaving, is_within, .. } = self else {
-            return false;
+            return Ok(false);
         };
         let bytes = &reader.buffer[..len];
         let said = said(lines, piece, bytes, &shared.parts.limits, shared.conn.is_mcp());
         if said == Said::NeedMore {
-            return false;
+            return Ok(false);
         }
         match edit(shared, target, &said, bytes).await {
             None => {}
@@ -188,9 +188,8 @@ impl<'a> Down<'a> {
         lines.take((piece, len));
         drop(said);
         reader.buffer.advance(len);
-        // If there is no room for it, the next read tells.
-        let _ = reader.made(leaving.capacity());
-        true
+        reader.made(leaving.capacity()).map_err(End::server)?;
+        Ok(true)
     }
 
     /// Ends the connection where the server cannot be read on: its calls are answered.

@@ -98,6 +98,9 @@ impl Connection {
             up.is_connected(reader, writer, self.source.take()).await;
         }
         let mut down = Down::new(shared.clone(), &mut self.agent.writer, server, said);
+        if self.within_line {
+            down.lines.begin_within();
+        }
         let over = relay(&shared, &mut up, &mut down, &mut self.class).await;
         let end = match over {
             Over::End(end) => {

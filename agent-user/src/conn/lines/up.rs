@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use crate::decide::policy::Bias;
 use crate::decide::stop::Stop;
 use crate::decide::{Guard, Refusal};
-use crate::decode::{Lines, Piece, Said, said};
+use crate::decode::{Lines, Piece, Said, mcp, said};
 use crate::forward::End;
 use crate::forward::own::Source;
 use crate::forward::side::{Reader, Writer};
@@ -215,15 +215,24 @@ impl<'a> Up<'a> {
     }
 
     async fn message(&mut self, said: &Said<'_>, line: &[u8], class: &mut Option<Class>) -> Result<(), End> {
-        let mut consent = Consent::default();
-        let Some(judged) = self.line.judge(said, line, &mut consent).await else { return Ok(()) };
-        if self.line.part().is_mcp() && !self.shared.conn.is_mcp() {
+        if !self.shared.conn.is_mcp()
+            && let Said::Messages(messages) = said
+            && messages.messages().iter().any(mcp::asks)
+        {
+            // Before a stop can meet it: it must be told.
             self.shared.conn.mark_mcp();
+            self.line.part().mark_mcp();
             self.shared.parts.metrics.classify(class, Class::Mcp);
         }
-        match judged {
+        let mut consent = Consent::default();
+        let Some(judged) = self.line.judge(said, line, &mut consent).await else { return Ok(()) };
+        match &judged {
             Judged::Asks(_) | Judged::Waits(_) => return self.wait(judged, line, consent).await,
-            Judged::Allowed { .. } => self.connect().await?,
+            Judged::Allowed { replaced, .. } => {
+                let edited = replaced.as_ref().map_or(0, |replaced| replaced.content.len());
+                self.reader.made(edited).map_err(End::agent)?;
+                self.connect().await?;
+            }
             _ => {}
         }
         match self.line.act(judged, line).await {
