@@ -1,5 +1,6 @@
 //! Other JSON, and no JSON at all, on connections that begin like lines.
 
+use agent_tests::proxy::Proxy;
 use agent_tests::raw_server::RawServer;
 use agent_tests::{Daemon, RawAgent, World, mcp};
 use serde_json::json;
@@ -192,4 +193,30 @@ fn a_banner_before_the_first_message_hides_nothing() {
     session.call(2, "wire_transfer");
     assert!(session.refused(2).contains("transfers need a person"));
     assert_eq!(daemon.metrics().value("interlock_connections_open", &[("class", "mcp")]), 1.0);
+}
+
+#[test]
+#[cfg_attr(not(feature = "root-tests"), ignore = "needs root and BPF")]
+fn lines_in_the_tunnel_of_a_proxy_are_read_too() {
+    let world = World::new();
+    let rules = "
+version: 1
+rules:
+  - {id: not-there, action: deny, match: {server: bank.test, tool: wire_transfer}, reason: not at the bank}
+";
+    let daemon = Daemon::start(&world, rules);
+    let proxy = Proxy::start(&world);
+    let (server, _says) = serves(&world, answers);
+    let mut agent = RawAgent::start(&world, "coder");
+    let mut conn = agent.open(proxy.address()).expect("a connection");
+    let to = format!("bank.test:{}", server.address().port());
+    agent.send(&conn, format!("CONNECT {to} HTTP/1.1\r\nhost: {to}\r\n\r\n").as_bytes()).expect("send");
+    assert_eq!(agent.head(&mut conn).expect("an answer").status(), 200);
+    let mut session = Session { agent, conn };
+    session.passes(1, "echo");
+    session.call(2, "wire_transfer");
+    assert!(session.refused(2).contains("not at the bank"));
+    session.agent.close(session.conn).expect("close");
+    let record = daemon.records().wait("connection", "the tunnel", |record| record["tunnel"] == to);
+    assert_eq!((&record["class"], &record["cause"]), (&json!("mcp"), &json!("agent_closed")), "{record}");
 }

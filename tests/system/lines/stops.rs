@@ -135,6 +135,18 @@ fn evidence_is_gathered_when_the_agent_leaves_and_a_server_that_closes_is_known(
     agent_tests::wait_for("the call", || closing.saw("pay").then_some(()));
     let (first, _) = daemon.cli().stop(&["agent=coder", "tool=pay"], "refuse");
     assert_eq!(fate_of(&daemon, &first, "pay")["fate"], "lost", "no cancel is taken in lines");
+    daemon.cli().release(&first);
+
+    let (server, says) = serves(&world, silent);
+    let mut session = Session::open(&world, "coder", &server);
+    session.call(1, "look");
+    wait(&server, "the call", |message| message["id"] == 1);
+    let stop = ["stop", "agent=coder", "tool=look", "--reason", REASON, "--wait", "0s"];
+    let second = daemon.cli().run(&stop).json["stop"]["id"].as_str().expect("a stop").to_owned();
+    session.agent.close(session.conn).expect("close");
+    wait(&server, "a cancel", |message| message["method"] == "notifications/cancelled");
+    says.line(&result(&json!(1), &json!("looked")));
+    assert_eq!(fate_of(&daemon, &second, "look")["fate"], "finished_after_stop");
 }
 
 #[test]
@@ -215,4 +227,28 @@ fn an_agent_that_cancels_is_told_from_an_operator() {
         (&json!("none"), &json!("agent_cancelled")),
         "{outcome}"
     );
+}
+
+#[test]
+#[cfg_attr(not(feature = "root-tests"), ignore = "needs root and BPF")]
+fn tasks_are_cancelled_in_the_connection_and_the_agent_does_not_see_it() {
+    let world = World::new();
+    let daemon = Daemon::start(&world, NO_RULES);
+    let (server, says) = serves(&world, |message: &Value| {
+        let result = |result: Value| Some(json!({"jsonrpc": "2.0", "id": message["id"], "result": result}));
+        match message["method"].as_str() {
+            Some("tools/call") => result(json!({"task": {"taskId": "t-1", "status": "working"}})),
+            Some("tasks/cancel") => result(json!({"taskId": "t-1", "status": "cancelled"})),
+            _ => None,
+        }
+    });
+    let mut session = Session::open(&world, "coder", &server);
+    session.call(1, "research");
+    assert_eq!(session.next()["result"]["task"]["taskId"], "t-1");
+    let (id, _) = daemon.cli().stop(&["agent=coder", "tool=research"], "refuse");
+    let asked = wait(&server, "a cancel", |message| message["method"] == "tasks/cancel");
+    assert_eq!(asked["params"]["taskId"], "t-1", "{asked}");
+    assert_eq!(fate_of(&daemon, &id, "research")["fate"], "cancelled");
+    says.line(&json!({"jsonrpc": "2.0", "method": "notifications/hello"}));
+    assert_eq!(session.next()["method"], "notifications/hello", "and nothing before it");
 }

@@ -104,6 +104,7 @@ impl Connection {
         let over = relay(&shared, &mut up, &mut down, &mut self.class).await;
         let end = match over {
             Over::End(end) => {
+                let _ = timeout(ANSWER_WITHIN, up.give_up(end.label())).await;
                 // What was refused last, and why it ends.
                 let _ = timeout(ANSWER_WITHIN, down.say_rest()).await;
                 end

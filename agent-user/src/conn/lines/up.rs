@@ -31,8 +31,8 @@ pub(super) struct Up<'a> {
     line: Line,
     /// Lines that wait for a person, or for a list, while others go on.
     waiting: JoinSet<()>,
-    /// Tells them that their agent has left.
-    left: watch::Sender<bool>,
+    /// Tells them why nobody waits for them any more.
+    over: watch::Sender<Option<&'static str>>,
     /// Takes the server's side once that is reached.
     dialed: Option<oneshot::Sender<(Reader, Option<Source>)>>,
     /// Under these rules what is no message may pass.
@@ -59,7 +59,7 @@ impl<'a> Up<'a> {
             shared,
             reader,
             waiting: JoinSet::new(),
-            left: watch::Sender::new(false),
+            over: watch::Sender::new(None),
             dialed: Some(dialed),
             open_under: None,
         }
@@ -74,12 +74,28 @@ impl<'a> Up<'a> {
         }
     }
 
-    async fn connect(&mut self) -> Result<(), End> {
-        if self.dialed.is_some() {
-            let (server, source) = reach(&self.shared.parts, &self.shared.netns, &self.shared.conn).await?;
-            self.is_connected(server.reader, server.writer, source).await;
+    /// Sees to it that the server is reached, for what is on its way; false: that has met a stop first.
+    async fn connect(&mut self) -> Result<bool, End> {
+        if self.dialed.is_none() {
+            return Ok(true);
         }
-        Ok(())
+        let Shared { parts, netns, conn, .. } = &self.shared;
+        let reached = tokio::select! {
+            biased;
+            stop = parts.gate.stopped(&parts.ledger, self.line.part()) => Err(stop),
+            reached = reach(parts, netns, conn) => Ok(reached),
+        };
+        match reached {
+            Ok(reached) => {
+                let (server, source) = reached?;
+                self.is_connected(server.reader, server.writer, source).await;
+                Ok(true)
+            }
+            Err(stop) => {
+                self.line.meets(&stop);
+                Ok(false)
+            }
+        }
     }
 
     /// Goes on until the connection has to end.
@@ -193,8 +209,7 @@ impl<'a> Up<'a> {
             }
             self.open_under = (piece != Piece::Unread).then_some(generation);
         }
-        self.connect().await?;
-        self.pass(bytes).await
+        if self.connect().await? { self.pass(bytes).await } else { Ok(()) }
     }
 
     /// Beside messages of MCP it alone is refused; without any, nothing could be told to its sender.
@@ -231,7 +246,9 @@ impl<'a> Up<'a> {
             Judged::Allowed { replaced, .. } => {
                 let edited = replaced.as_ref().map_or(0, |replaced| replaced.content.len());
                 self.reader.made(edited).map_err(End::agent)?;
-                self.connect().await?;
+                if !self.connect().await? {
+                    return Ok(());
+                }
             }
             _ => {}
         }
@@ -244,7 +261,9 @@ impl<'a> Up<'a> {
 
     /// Lets a line wait, while others go on.
     async fn wait(&mut self, judged: Judged, line: &[u8], consent: Consent) -> Result<(), End> {
-        self.connect().await?;
+        if !self.connect().await? {
+            return Ok(());
+        }
         let parts = &self.shared.parts;
         let held = match parts.memory.take(&self.shared.conn.identity.agent.memory, line.len()) {
             Ok(held) => held,
@@ -256,7 +275,7 @@ impl<'a> Up<'a> {
         let next = Line::new(self.shared.clone());
         let waits = std::mem::replace(&mut self.line, next);
         let waiting =
-            Waiting { line: waits, text: line.to_vec(), consent, left: self.left.subscribe(), _held: held };
+            Waiting { line: waits, text: line.to_vec(), consent, over: self.over.subscribe(), _held: held };
         self.waiting.spawn(waiting.run(judged));
         Ok(())
     }
@@ -268,8 +287,7 @@ impl<'a> Up<'a> {
             // Some readers take it for a line.
             self.piece(Piece::Line, len, class).await?;
         }
-        self.left.send_replace(true);
-        while self.waiting.join_next().await.is_some() {}
+        self.give_up("agent_closed").await;
         self.shared.conn.mark_agent_left();
         if self.dialed.is_some() {
             return Err(End::AgentClosed);
@@ -277,6 +295,12 @@ impl<'a> Up<'a> {
         // If it is gone, its end tells.
         let _ = self.shared.server.turn().await.finish().await;
         Ok(())
+    }
+
+    /// Nobody waits any more for what waits.
+    pub(super) async fn give_up(&mut self, cause: &'static str) {
+        self.over.send_replace(Some(cause));
+        while self.waiting.join_next().await.is_some() {}
     }
 
     /// A stop has ended the connection: what is on its way ends, too.

@@ -17,8 +17,8 @@ pub(super) struct Waiting {
     pub(super) line: Line,
     pub(super) text: Vec<u8>,
     pub(super) consent: Consent,
-    /// Whether its agent has left.
-    pub(super) left: watch::Receiver<bool>,
+    /// Why nobody waits for it any more.
+    pub(super) over: watch::Receiver<Option<&'static str>>,
     /// What its text takes of the room for messages.
     pub(super) _held: Taken,
 }
@@ -58,7 +58,7 @@ impl Waiting {
             biased;
             stop = parts.gate.stopped(&parts.ledger, self.line.part()) => Some(stop),
             _ = timeout(wait.within, listed) => None,
-            () = has_left(&mut self.left) => None,
+            _ = is_over(&mut self.over) => None,
         }
     }
 
@@ -84,8 +84,8 @@ impl Waiting {
                 parked.withdraw("agent_closed", None);
                 Ok(parked.outcome().await)
             }
-            () = has_left(&mut self.left) => {
-                parked.withdraw("agent_closed", None);
+            cause = is_over(&mut self.over) => {
+                parked.withdraw(cause, None);
                 Ok(parked.outcome().await)
             }
         };
@@ -102,7 +102,7 @@ impl Waiting {
     }
 }
 
-async fn has_left(left: &mut watch::Receiver<bool>) {
+async fn is_over(over: &mut watch::Receiver<Option<&'static str>>) -> &'static str {
     // Who would tell is there as long as the connection is.
-    let _ = left.wait_for(|left| *left).await;
+    over.wait_for(Option::is_some).await.ok().and_then(|cause| *cause).unwrap_or("drain")
 }
