@@ -1,5 +1,5 @@
-//! One agent connection, from accept to record. Read this first; then `exchange`, which every HTTP request takes, and
-//! `stop`, which ends what a stop runs into.
+//! One agent connection, from accept to record. Read this first; then `exchange`, which every HTTP request takes, `lines`, for
+//! messages without HTTP, and `stop`, which ends what a stop runs into.
 
 mod exchange;
 mod inside;

@@ -4,7 +4,7 @@
 //! two parsers could read differently is an error with a name, and what the caller does with it is policy.
 //!
 //! In the order in which bytes pass: [`mod@sniff`], [`hello`], [`head`], [`Authority`], [`body`], [`coding`], [`sse`], [`mod@lines`], [`jsonrpc`], [`mcp`]. What only some
-//! configurations look for: [`headers`], [`find`], [`trace`], [`a2a`]. For a content that was edited: [`rewrite_head`].
+//! configurations look for: [`headers`], [`find`], [`trace`], [`a2a`]. In what is copied unread: [`Hidden`]. For a content that was edited: [`rewrite_head`].
 
 pub mod a2a;
 pub mod body;

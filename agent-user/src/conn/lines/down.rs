@@ -41,7 +41,6 @@ pub(super) struct Down<'a> {
     left: usize,
     /// A part of the server's line is among it.
     is_within: bool,
-    is_cut: bool,
 }
 
 impl<'a> Down<'a> {
@@ -63,7 +62,6 @@ impl<'a> Down<'a> {
             leaving: Vec::new(),
             left: 0,
             is_within: false,
-            is_cut: false,
         }
     }
 
@@ -223,15 +221,6 @@ impl<'a> Down<'a> {
             self.say(&text);
         }
         self.flush().await
-    }
-
-    /// The agent must not take the end for an orderly one.
-    pub(super) fn is_cut(&mut self) {
-        self.is_cut = true;
-    }
-
-    pub(super) fn was_cut(&self) -> bool {
-        self.is_cut
     }
 }
 

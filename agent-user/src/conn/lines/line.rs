@@ -27,8 +27,8 @@ pub(super) struct Line {
     pub(super) since: Instant,
 }
 
-/// A stop, or the server's end, has met it.
-pub(super) struct Met;
+/// The server takes no more.
+pub(super) struct Gone;
 
 impl Line {
     pub(super) fn new(shared: Shared) -> Line {
@@ -75,8 +75,8 @@ impl Line {
         }
     }
 
-    /// Does what was judged. `Err`: nothing more will leave.
-    pub(super) async fn act(&mut self, judged: Judged, line: &[u8]) -> Result<(), Met> {
+    /// Does what was judged.
+    pub(super) async fn act(&mut self, judged: Judged, line: &[u8]) -> Result<(), Gone> {
         match judged {
             Judged::Allowed { replaced, .. } => {
                 let replaced = replaced.map(|replaced| replaced.content);
@@ -109,7 +109,7 @@ impl Line {
     }
 
     /// Sends it, and hands its calls over to the connection.
-    async fn deliver(&mut self, line: &[u8]) -> Result<(), Met> {
+    async fn deliver(&mut self, line: &[u8]) -> Result<(), Gone> {
         let (parts, part) = (&self.shared.parts, self.part.conn());
         let mut left = 0;
         let sending = async {
@@ -132,7 +132,7 @@ impl Line {
         match sent {
             Ok(sent) => {
                 self.has_left();
-                sent.map_err(|_| Met)
+                sent.map_err(|_| Gone)
             }
             Err(stop) => {
                 if left >= line.trim_ascii_end().len() {
@@ -157,7 +157,7 @@ impl Line {
     }
 
     /// Sends what is no message, in pieces of any size.
-    pub(super) async fn pass(&mut self, bytes: &[u8]) -> Result<(), Met> {
+    pub(super) async fn pass(&mut self, bytes: &[u8]) -> Result<(), Gone> {
         let (parts, part) = (&self.shared.parts, self.part.conn());
         let mut left = 0;
         let sending = async { self.shared.server.turn().await.pass(bytes, &mut left).await };
@@ -169,7 +169,7 @@ impl Line {
         match sent {
             Ok(sent) => {
                 part.end();
-                sent.map_err(|_| Met)
+                sent.map_err(|_| Gone)
             }
             Err(stop) => {
                 self.meets(&stop);

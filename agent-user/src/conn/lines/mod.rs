@@ -102,34 +102,28 @@ impl Connection {
             down.lines.begin_within();
         }
         let over = relay(&shared, &mut up, &mut down, &mut self.class).await;
-        let end = match over {
+        let (end, in_order) = match over {
             Over::End(end) => {
                 let _ = timeout(ANSWER_WITHIN, up.give_up(end.label())).await;
                 // What was refused last, and why it ends.
                 let _ = timeout(ANSWER_WITHIN, down.say_rest()).await;
-                end
+                (end, true)
             }
             Over::Stop(stop) => {
                 up.cut(&stop).await;
                 catch(&shared.parts, &shared.channel);
                 // An agent that does not read learns nothing; it is cut all the same.
                 let told = timeout(ANSWER_WITHIN, down.say_rest()).await;
-                let is_told = matches!(told, Ok(Ok(()))) && shared.conn.is_mcp();
                 shared.parts.ledger.acted(&shared.conn);
-                if !is_told {
-                    down.is_cut();
-                }
-                End::Stopped
+                (End::Stopped, matches!(told, Ok(Ok(()))) && shared.conn.is_mcp())
             }
         };
         self.to_server += shared.server.written();
-        let is_cut = down.was_cut();
-        let late = Late::of(shared, down);
-        if is_cut {
-            self.agent.reset_on_close();
-        }
-        if let Some(late) = late {
+        if let Some(late) = Late::of(shared, down) {
             tokio::spawn(late.follow());
+        }
+        if !in_order {
+            self.agent.reset_on_close();
         }
         end
     }

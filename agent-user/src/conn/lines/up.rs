@@ -20,7 +20,7 @@ use crate::record::metrics::Class;
 
 use super::super::reach;
 use super::Shared;
-use super::line::{Line, Met};
+use super::line::{Gone, Line};
 use super::waiting::Waiting;
 
 /// What an agent says, and how far that has come.
@@ -37,14 +37,6 @@ pub(super) struct Up<'a> {
     dialed: Option<oneshot::Sender<(Reader, Option<Source>)>>,
     /// Under these rules what is no message may pass.
     open_under: Option<u64>,
-}
-
-/// What one piece has come to.
-enum Took {
-    /// The next one can come.
-    Piece,
-    /// More of it has to come first.
-    NeedMore,
 }
 
 impl<'a> Up<'a> {
@@ -102,11 +94,9 @@ impl<'a> Up<'a> {
     pub(super) async fn run(&mut self, class: &mut Option<Class>) -> End {
         match self.relay(class).await {
             Ok(()) => std::future::pending().await,
-            Err(end @ (End::Full(_) | End::Refused)) => {
-                if let End::Full(full) = &end {
-                    self.refuse(Guard::Full(*full), b"").await;
-                }
-                end
+            Err(End::Full(full)) => {
+                self.refuse(Guard::Full(full), b"").await;
+                End::Full(full)
             }
             Err(end) => end,
         }
@@ -134,7 +124,7 @@ impl<'a> Up<'a> {
         let is_mcp = self.shared.conn.is_mcp();
         match self.lines.next(&self.reader.buffer, is_mcp) {
             Ok(None) => Ok(false),
-            Ok(Some((piece, len))) => Ok(matches!(self.piece(piece, len, class).await?, Took::Piece)),
+            Ok(Some((piece, len))) => self.piece(piece, len, class).await,
             Err(_) => {
                 if self.shared.parts.defaults_of(&self.shared.conn).oversized == Bias::Deny {
                     // Whose it is cannot be told, and whoever waits for its answer must not wait for ever.
@@ -153,7 +143,8 @@ impl<'a> Up<'a> {
         self.line.refuse_unread(&refusal, &decision, line).await;
     }
 
-    async fn piece(&mut self, piece: Piece, len: usize, class: &mut Option<Class>) -> Result<Took, End> {
+    /// Does what one piece comes to; false: more of it has to come first.
+    async fn piece(&mut self, piece: Piece, len: usize, class: &mut Option<Class>) -> Result<bool, End> {
         let limits = self.shared.parts.limits;
         let is_mcp = self.shared.conn.is_mcp();
         let held = self.reader.buffer.split_to(len);
@@ -162,7 +153,7 @@ impl<'a> Up<'a> {
             self.lines.hold();
             drop(said);
             self.reader.give_back(held);
-            return Ok(Took::NeedMore);
+            return Ok(false);
         }
         self.lines.take((piece, len));
         match said {
@@ -171,7 +162,7 @@ impl<'a> Up<'a> {
             said => self.message(&said, &held, class).await?,
         }
         self.line.since = Instant::now();
-        Ok(Took::Piece)
+        Ok(true)
     }
 
     /// An empty line goes where anything may.
@@ -225,7 +216,7 @@ impl<'a> Up<'a> {
     async fn pass(&mut self, bytes: &[u8]) -> Result<(), End> {
         match self.line.pass(bytes).await {
             Ok(()) => Ok(()),
-            Err(Met) => std::future::pending().await,
+            Err(Gone) => std::future::pending().await,
         }
     }
 
@@ -255,7 +246,7 @@ impl<'a> Up<'a> {
         match self.line.act(judged, line).await {
             Ok(()) => Ok(()),
             // It may have answered what it got before: that is read to the end.
-            Err(Met) => std::future::pending().await,
+            Err(Gone) => std::future::pending().await,
         }
     }
 
