@@ -87,7 +87,7 @@ fn subject(servers: &[String]) -> Subject<'_> {
 const AGENT: &str = "coder/agent-7";
 
 fn judge(rules: &Rules, reach: &Reach, servers: &[String]) {
-    let facts = Facts { agent: AGENT.into(), servers, tool: Some("echo"), ..Facts::default() };
+    let facts = Facts { agent: AGENT.into(), servers, tools: [Some("echo"), None], ..Facts::default() };
     let verdict = decide(rules, black_box(reach), black_box(&facts), black_box(&subject(servers)));
     assert!(black_box(verdict).refusal.is_none());
 }

@@ -1,14 +1,16 @@
-//! What servers have said of their tools in lists that agents asked for. It is the server's word, and kept for the agent
-//! that it was given to alone: another one may talk to a server of its own under the same name.
+//! What servers have said of their tools in lists that agents asked for: hints, and which resource is a tool's interface.
+//! It is the server's word, and kept for the agent that it was given to alone: another one may talk to a server of its own
+//! under the same name.
 //!
 //! In memory only: after a restart a tool is not known until it is listed again.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
+use url::Url;
 
 use crate::decide::subject::Annotations;
 use crate::decode::find;
@@ -22,6 +24,8 @@ const MOST: usize = 65_536;
 const MOST_PAGES: usize = 16;
 /// Longest name that is kept: of longer ones nothing is known.
 const MAX_NAME: usize = 256;
+/// Longest URI of an interface that is kept.
+const MAX_URI: usize = 1024;
 
 /// The tools of all servers. The lock is held for moments, by lists and by calls whose rules ask for hints.
 #[derive(Debug, Default)]
@@ -57,11 +61,20 @@ struct OfAgent {
 
 #[derive(Debug, Default)]
 struct List {
-    tools: HashMap<Box<str>, Annotations>,
+    tools: HashMap<Box<str>, Told>,
+    /// Which tools have a resource for their interface, by its URI as [`comparable`] has it.
+    interfaces: HashMap<Box<str>, BTreeSet<Box<str>>>,
     /// Digests of the pages that were read last: as long as nothing else comes they say nothing new.
     pages: Vec<Digest>,
     /// When it was used last, in uses.
     used: u64,
+}
+
+/// What was said of one tool.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Told {
+    annotations: Annotations,
+    interface: Option<Box<str>>,
 }
 
 impl Catalogue {
@@ -79,14 +92,16 @@ impl Catalogue {
     /// What the server has said of a tool.
     pub fn annotations(&self, place: Place<'_>, tool: &str) -> Annotations {
         let mut known = self.known();
-        known.clock += 1;
-        let used = known.clock;
-        let list = known.agents.get_mut(&place.agent).and_then(|agent| agent.lists.get_mut(&place.digest()));
-        let annotations = list.and_then(|list| {
-            list.used = used;
-            list.tools.get(tool).copied()
-        });
-        annotations.unwrap_or_default()
+        let told = known.list(place).and_then(|list| list.tools.get(tool));
+        told.map(|told| told.annotations).unwrap_or_default()
+    }
+
+    /// The tools whose interface is this resource: one with scheme `ui`, in the definition of a tool (MCP Apps, SEP-1865).
+    pub fn tools_of_interface(&self, place: Place<'_>, uri: &str) -> Vec<Box<str>> {
+        let Some(uri) = comparable(uri) else { return Vec::new() };
+        let mut known = self.known();
+        let tools = known.list(place).and_then(|list| list.interfaces.get(&*uri));
+        tools.into_iter().flatten().cloned().collect()
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -104,16 +119,20 @@ impl Place<'_> {
 }
 
 impl Known {
-    /// Whether a page says nothing that is not known.
-    fn is_known(&mut self, place: Place<'_>, page: Digest) -> bool {
+    /// What is known of a place, which is used now.
+    fn list(&mut self, place: Place<'_>) -> Option<&mut List> {
         self.clock += 1;
-        let used = self.clock;
-        let list = self.agents.get_mut(&place.agent).and_then(|agent| agent.lists.get_mut(&place.digest()));
-        let list = list.filter(|list| list.pages.contains(&page));
-        list.map(|list| list.used = used).is_some()
+        let list = self.agents.get_mut(&place.agent)?.lists.get_mut(&place.digest())?;
+        list.used = self.clock;
+        Some(list)
     }
 
-    fn learn(&mut self, place: Place<'_>, page: Digest, tools: HashMap<Box<str>, Annotations>) {
+    /// Whether a page says nothing that is not known.
+    fn is_known(&mut self, place: Place<'_>, page: Digest) -> bool {
+        self.list(place).is_some_and(|list| list.pages.contains(&page))
+    }
+
+    fn learn(&mut self, place: Place<'_>, page: Digest, tools: HashMap<Box<str>, Told>) {
         self.clock += 1;
         let used = self.clock;
         let agent = self.agents.entry(place.agent).or_default();
@@ -124,13 +143,13 @@ impl Known {
         });
         list.used = used;
         let mut is_new = false;
-        for (name, annotations) in tools {
+        for (name, told) in tools {
             // The list itself takes one place: what is behind is as unknown as if it was not listed.
             if list.tools.len() + 1 >= PER_AGENT && !list.tools.contains_key(&name) {
                 continue;
             }
-            let before = list.tools.insert(name, annotations);
-            is_new |= before.is_some_and(|before| before != annotations);
+            let before = list.tell(name, told);
+            is_new |= before == Some(false);
             agent.size += usize::from(before.is_none());
         }
         if is_new || list.pages.len() == MOST_PAGES {
@@ -148,6 +167,30 @@ impl Known {
     }
 }
 
+impl List {
+    /// Whether this was said of the tool before; `None` if nothing was.
+    fn tell(&mut self, name: Box<str>, told: Told) -> Option<bool> {
+        let before = self.tools.get(&name);
+        let is_same = before.map(|before| *before == told);
+        if is_same == Some(true) {
+            return is_same;
+        }
+        if let Some(uri) = before.and_then(|before| before.interface.as_ref())
+            && let Some(tools) = self.interfaces.get_mut(uri)
+        {
+            tools.remove(&name);
+            if tools.is_empty() {
+                self.interfaces.remove(uri);
+            }
+        }
+        if let Some(uri) = &told.interface {
+            self.interfaces.entry(uri.clone()).or_default().insert(name.clone());
+        }
+        self.tools.insert(name, told);
+        is_same
+    }
+}
+
 impl OfAgent {
     fn forget_oldest(&mut self) {
         let oldest = self.lists.iter().min_by_key(|(_, list)| list.used).map(|(digest, _)| *digest);
@@ -159,24 +202,40 @@ impl OfAgent {
 }
 
 /// The tools of a list.
-fn read(tools: &str) -> HashMap<Box<str>, Annotations> {
-    let mut list: HashMap<Box<str>, Annotations> = HashMap::new();
+fn read(tools: &str) -> HashMap<Box<str>, Told> {
+    let mut list: HashMap<Box<str>, Told> = HashMap::new();
     // What is no array of values has no tools.
     for tool in serde_json::from_str::<Vec<&RawValue>>(tools).unwrap_or_default() {
         let name = find::member(tool.get(), "name").ok().flatten().and_then(find::text);
         let Some(name) = name.filter(|name| name.len() <= MAX_NAME) else { continue };
         let annotations = annotations(tool.get());
-        list.entry((*name).into())
-            .and_modify(|known| {
-                // Readers would differ on which is meant: it is the one that may do more.
-                known.read_only &= annotations.read_only;
-                known.destructive |= annotations.destructive;
-                known.idempotent &= annotations.idempotent;
-                known.open_world |= annotations.open_world;
-            })
-            .or_insert(annotations);
+        let interface = interface(tool.get());
+        let told = list.entry((*name).into()).or_insert_with(|| Told { annotations, interface: None });
+        // Readers would differ on which is meant: it is the one that may do more.
+        told.annotations.read_only &= annotations.read_only;
+        told.annotations.destructive |= annotations.destructive;
+        told.annotations.idempotent &= annotations.idempotent;
+        told.annotations.open_world |= annotations.open_world;
+        told.interface = told.interface.take().or(interface);
     }
     list
+}
+
+/// The resource that is a tool's interface: `_meta.ui.resourceUri`, or `ui/resourceUri` in `_meta` as it was called before
+/// (MCP Apps, SEP-1865).
+fn interface(tool: &str) -> Option<Box<str>> {
+    let member = |object, name| find::member(object, name).ok().flatten();
+    let meta = member(tool, "_meta")?;
+    let uri = member(meta, "ui").and_then(|ui| member(ui, "resourceUri"));
+    comparable(&find::text(uri.or_else(|| member(meta, "ui/resourceUri"))?)?)
+}
+
+/// A URI of an interface as it is compared: servers take some spellings for the same. `None` for that of anything else.
+fn comparable(uri: &str) -> Option<Box<str>> {
+    let is_interface = uri.get(..3).is_some_and(|scheme| scheme.eq_ignore_ascii_case("ui:"));
+    let is_short = uri.len() <= MAX_URI;
+    let parsed = Url::parse(uri).ok().filter(|_| is_interface && is_short)?;
+    Some(parsed.as_str().to_ascii_lowercase().into())
 }
 
 /// The hints of a tool. One that is no boolean, or is there twice, is as if it was not there.
@@ -284,6 +343,33 @@ mod tests {
         catalogue.learn(place(1, "s"), r#"[{"name":"t"},{"name":"u"}]"#);
         catalogue.learn(place(1, "s"), r#"[{"name":"t","annotations":{"readOnlyHint":true}},{"name":"v"}]"#);
         assert_eq!([of("t"), of("u"), of("v")], ["ro", "do", "do"]);
+    }
+
+    #[test]
+    fn interfaces_are_found_by_their_uri() {
+        let catalogue = Catalogue::default();
+        let here = place(1, "s");
+        let of = |uri| catalogue.tools_of_interface(here, uri).join(" ");
+        let tool = |name: &str, meta: &str| format!(r#"{{"name":"{name}","_meta":{meta}}}"#);
+        let tools = [
+            tool("a", r#"{"ui":{"resourceUri":"ui://x/a"}}"#),
+            tool("b", r#"{"ui/resourceUri":"UI:\/\/X/./%61?q"}"#),
+            tool("c", r#"{"ui":{"resourceUri":"ui://x/a"},"ui/resourceUri":"ui://x/old"}"#),
+            tool("d", r#"{"ui":{"resourceUri":"https://x/a"}}"#),
+            tool("e", r#"{"ui":{"resourceUri":7}}"#),
+            tool("f", &format!(r#"{{"ui":{{"resourceUri":"ui://x/{}"}}}}"#, "f".repeat(MAX_URI))),
+        ];
+        catalogue.learn(here, &format!("[{}]", tools.join(",")));
+        assert_eq!([of("ui://x/a"), of("UI://X/b/../A"), of("ui://x/%61?q")], ["a c", "a c", "b"]);
+        assert_eq!([of("ui://x/old"), of("https://x/a"), of("ui://x/a#b"), of("ui")], [""; 4]);
+        assert!(catalogue.tools_of_interface(place(2, "s"), "ui://x/a").is_empty());
+
+        // What a tool was said to be last counts.
+        catalogue.learn(here, &format!("[{}]", tool("a", r#"{"ui":{"resourceUri":"ui://x/b"}}"#)));
+        assert_eq!([of("ui://x/a"), of("ui://x/b")], ["c", "a"]);
+        catalogue.learn(here, r#"[{"name":"a"},{"name":"c"}]"#);
+        assert_eq!([of("ui://x/a"), of("ui://x/b")], [""; 2]);
+        assert_eq!(catalogue.known().list(here).map(|list| list.interfaces.len()), Some(1));
     }
 
     fn many(from: usize, tools: usize) -> String {

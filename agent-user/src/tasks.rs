@@ -264,6 +264,7 @@ mod tests {
             method: method.into(),
             tool: Some(name.into()),
             of_tool: None,
+            is_operation: false,
             of_unknown: false,
             cursor: None,
             round: None,

@@ -30,7 +30,7 @@ macro_rules! servers {
 servers! {
     python_2: |world| whole(world, Sdk::Py2), &[LEGACY, MODERN].concat(), 250;
     typescript_2: |world| whole(world, Sdk::Ts2), &[LEGACY, MODERN].concat(), 250;
-    rust: |world| bank(world, Sdk::Rmcp), &[LEGACY, MODERN].concat(), 100;
+    rust: |world| whole(world, Sdk::Rmcp), &[LEGACY, MODERN].concat(), 250;
     python_1: |world| bank(world, Sdk::Py1), LEGACY, 40;
     typescript_1: |world| bank(world, Sdk::Ts1), LEGACY, 40;
     everything: start_everything, LEGACY, 40;

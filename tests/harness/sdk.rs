@@ -56,7 +56,10 @@ impl Sdk {
 
     /// The command of the server that has what the conformance suites ask for.
     pub fn conformance_server(self) -> Vec<String> {
-        self.program("conformance")
+        match self {
+            Self::Rmcp => vec![binary("mcp-conformance")],
+            other => other.program("conformance"),
+        }
     }
 
     /// The command of the client that a conformance suite drives; the suite adds the URL of its server.
@@ -117,6 +120,11 @@ pub fn everything_server() -> Vec<String> {
     vec![ready(target().join("sdk/node/node")), program, "streamableHttp".to_owned()]
 }
 
+/// The command of the A2A agent, without arguments (PyPI `a2a-sdk`).
+pub fn a2a_server() -> Vec<String> {
+    python("a2a", "server")
+}
+
 /// A file of the packages that are installed for the conformance suites.
 fn installed(file: &str) -> String {
     ready(target().join("sdk/conformance/node_modules").join(file))
@@ -133,6 +141,8 @@ pub enum Client {
     LangChain,
     /// PyPI `openai-agents`
     OpenAi,
+    /// PyPI `a2a-sdk`: no MCP, but A2A
+    A2a,
 }
 
 impl From<Sdk> for Client {
@@ -149,6 +159,7 @@ impl Client {
             Self::FastMcp => "fastmcp",
             Self::LangChain => "langchain",
             Self::OpenAi => "openai",
+            Self::A2a => "a2a",
         }
     }
 
@@ -172,7 +183,7 @@ impl Client {
         match self {
             Self::Sdk(sdk) if !sdk.is_modern() => &[Era::Legacy],
             Self::LangChain => &[Era::Legacy],
-            Self::OpenAi => &[Era::Auto],
+            Self::OpenAi | Self::A2a => &[Era::Auto],
             Self::Sdk(_) | Self::FastMcp => &[Era::Legacy, Era::Auto],
         }
     }

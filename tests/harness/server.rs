@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use serde_json::Value;
 
 use crate::process::Process;
-use crate::sdk::Sdk;
+use crate::sdk::{Sdk, a2a_server};
 use crate::wait::wait_for;
 use crate::world::{SERVER_V4, World};
 
@@ -52,6 +52,13 @@ impl Server {
         let log = world.path("tasks.calls");
         fs::write(&log, "").expect("make the log");
         Self::launch(world, "tasks", Sdk::task_server(), SERVER_V4, log, &[])
+    }
+
+    /// Starts the A2A agent.
+    pub fn start_a2a(world: &World) -> Self {
+        let log = world.path("a2a.calls");
+        fs::write(&log, "").expect("make the log");
+        Self::launch(world, "a2a", a2a_server(), SERVER_V4, log, &[])
     }
 
     /// Starts the server that a conformance suite expects of an SDK.

@@ -2,6 +2,7 @@
 //! SDKs. One file per theme, every test in a world of its own. They need root, BPF and `cargo xtask sdk`, and show as
 //! ignored without the feature `root-tests`. The numbers W1…, S1…, K8 are real-world cases, told where they are tested.
 
+mod a2a;
 mod agents;
 mod approvals;
 mod bounds;
@@ -16,6 +17,7 @@ mod hostile;
 mod hostile_json;
 mod hostile_stops;
 mod http1;
+mod interfaces;
 mod levels;
 mod lines;
 mod pairs;

@@ -14,7 +14,7 @@ const PINS: &str = ".pins";
 
 /// The venvs, each named as its `requirements-….txt` and its programs in `tests/sdk/` are. `manifests` has kubectl and a
 /// validator instead: Debian 12 has a kubectl without components.
-const VENVS: [&str; 6] = ["py1", "py2", "fastmcp", "langchain", "openai", "manifests"];
+const VENVS: [&str; 7] = ["py1", "py2", "fastmcp", "langchain", "openai", "a2a", "manifests"];
 
 /// Makes the SDKs ready, and says what it did.
 pub(crate) fn provision() -> anyhow::Result<()> {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::Serialize;
 
+use crate::decode::Protocol;
 use crate::session::Session;
 
 /// Bytes of what a request asks for that a person is shown; all of it is in the digest.
@@ -42,7 +43,7 @@ pub struct Question {
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Asked {
     pub decision: Box<str>,
-    pub protocol: &'static str,
+    pub protocol: Protocol,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub revision: Option<&'static str>,
     pub method: Box<str>,

@@ -123,6 +123,12 @@ impl Connection {
                 self.posting = self.conn.identity.agent.channels.of(&self.conn, &self.netns, head, bytes);
                 (Some(len), self.judge(head, &content, since).await)
             }
+            // Its server may not look at the content.
+            Ok(Reading::Head) if head.operation.is_some() => {
+                let guard = Guard::Undecodable("operation_content");
+                self.unreadable(guard, |defaults| defaults.undecodable, "415 Unsupported Media Type").await?;
+                (None, self.judge_unread(head, since).await)
+            }
             Ok(Reading::Head) => (None, self.judge_unread(head, since).await),
             Ok(Reading::Oversized) => {
                 let guard = Guard::Oversized { limit: limits.message };
@@ -233,6 +239,7 @@ impl Connection {
             chunked: head.version == Version::Http11,
             may_tunnel: head.upgrade || head.method == Method::Connect,
             opened: self.begun == Begun::Stream,
+            is_operation: head.operation.is_some(),
             card: head.method == Method::Get && a2a::is_card(head.target.of(&self.request)),
         };
         self.conn.set_phase(if has_calls { Phase::Sending } else { Phase::Open });

@@ -96,12 +96,12 @@ pub(super) fn unpark(parts: &Parts, conn: &Conn, parked: &Parked, stop: &Arc<Sto
     for call in &question.calls {
         let fired: Vec<Arc<str>> = call.rules.iter().map(|asked| Arc::clone(&asked.rule)).collect();
         let verdict = Verdict { refusal: Some(refusal.clone()), ..Verdict::default() };
-        agent.metrics.count(&verdict, call.protocol == "mcp");
+        agent.metrics.count(&verdict, call.protocol);
         parts.metrics.denied(&agent.name, refusal.rule(), refusal.label());
         parts.log.record(&Entry::Decision(Decision {
             session: question.session,
             workflow: question.workflow.as_deref(),
-            protocol: call.protocol,
+            protocol: call.protocol.label(),
             revision: call.revision,
             method: &call.method,
             tool: call.tool.as_deref(),

@@ -107,6 +107,7 @@ impl Reach {
         let result = message.result.as_ref();
         let (asks, shows) = match &message.kind {
             Kind::Request { .. } => (true, false),
+            Kind::Operation { .. } => (false, false),
             Kind::Notification { method } => (false, method.ends_with("/list_changed")),
             Kind::Response { .. } => (mcp::asks_for_input(message), result.is_some_and(ResultMembers::shows)),
         };

@@ -29,14 +29,15 @@ pub struct Subject<'a> {
     /// Digest of the session (see [`crate::session`]).
     pub session: Option<Session>,
     pub workflow: Option<&'a str>,
-    /// `mcp`, or `jsonrpc` for what is not MCP.
+    /// `mcp`, `a2a`, or `jsonrpc` for what is neither.
     pub protocol: &'a str,
     pub revision: Option<&'a str>,
     /// The JSON-RPC method; of a response that of its request. `None`: nobody knows what it answers.
     pub method: Option<&'a str>,
     /// Tool, prompt, resource or task the method names; the name of an entry of a list.
     pub name: Option<&'a str>,
-    /// The tool whose call began the task that this is about, or is continued by it (MCP tasks).
+    /// The tool whose call began the task that this is about, or is continued by it (MCP tasks), or whose interface this is
+    /// (MCP Apps).
     pub of_tool: Option<&'a str>,
     /// It goes on with a call that was let through before: it counts for nothing, and was approved then.
     pub continues: bool,

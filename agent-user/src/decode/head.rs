@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use super::coding::Codings;
 use super::fields::{Fields, Syntax};
+use super::operation::operation;
 use super::{Malformed, McpHeaders, Media, target};
 
 /// Headers that one head may have.
@@ -91,6 +92,8 @@ pub struct RequestHead {
     pub host: Option<Span>,
     /// The headers of MCP.
     pub mcp: McpHeaders,
+    /// What it asks for in A2A's HTTP+JSON binding, if it is that.
+    pub operation: Option<&'static str>,
 }
 
 /// The head of a response.
@@ -134,7 +137,7 @@ pub fn parse_request(input: &[u8], limit: usize) -> Result<Option<RequestHead>, 
     if method == Method::Connect && !matches!(framing, Framing::Empty | Framing::Length(0)) {
         return Err(Malformed::TunnelBody);
     }
-    Ok(Some(RequestHead {
+    let mut request = RequestHead {
         len: head.len(),
         method,
         target: Span::within(head, target.as_bytes()),
@@ -149,7 +152,10 @@ pub fn parse_request(input: &[u8], limit: usize) -> Result<Option<RequestHead>, 
         keep_alive: fields.keep_alive,
         host: fields.host,
         mcp: fields.mcp,
-    }))
+        operation: None,
+    };
+    request.operation = operation(&request, head);
+    Ok(Some(request))
 }
 
 /// Reads a response head from the start of `input`; `None` needs more bytes. `request` is the method it answers.

@@ -56,6 +56,12 @@ pub enum Kind<'a> {
         /// Unescaped.
         method: Cow<'a, str>,
     },
+    /// An operation of A2A's HTTP+JSON binding: it has no id, and is answered by the whole answer
+    /// (see [`super::operation`]).
+    Operation {
+        /// Its name in A2A 1.0.
+        method: &'static str,
+    },
     /// Has a result or an error.
     Response {
         /// The id of the request; errors may lack it.
@@ -280,6 +286,7 @@ impl<'a> Message<'a> {
     pub fn method(&self) -> Option<&str> {
         match &self.kind {
             Kind::Request { method, .. } | Kind::Notification { method } => Some(method),
+            Kind::Operation { method } => Some(method),
             Kind::Response { .. } => None,
         }
     }
@@ -288,7 +295,7 @@ impl<'a> Message<'a> {
     pub fn id(&self) -> Option<RawId<'a>> {
         match &self.kind {
             Kind::Request { id, .. } => Some(*id),
-            Kind::Notification { .. } => None,
+            Kind::Notification { .. } | Kind::Operation { .. } => None,
             Kind::Response { id, .. } => *id,
         }
     }

@@ -90,9 +90,21 @@ pub struct ResultFacts<'a> {
     pub next_cursor: Option<&'a str>,
 }
 
+impl Call<'_> {
+    /// The URI of the resource that it asks for.
+    pub fn resource(&self) -> Option<&str> {
+        let asks = matches!(&*self.method, "resources/read" | "resources/subscribe");
+        self.name.as_deref().filter(|_| asks)
+    }
+}
+
 /// Reads what `message` asks for; `None` for a response.
 pub fn call<'a>(message: &Message<'a>) -> Option<Call<'a>> {
-    let (Kind::Request { method, .. } | Kind::Notification { method }) = &message.kind else { return None };
+    let method = match &message.kind {
+        Kind::Request { method, .. } | Kind::Notification { method } => method.clone(),
+        Kind::Operation { method } => Cow::Borrowed(*method),
+        Kind::Response { .. } => return None,
+    };
     let none = Params::default();
     let params = message.params.as_ref().unwrap_or(&none);
     let stated = match params.meta.protocol_version {
@@ -102,15 +114,15 @@ pub fn call<'a>(message: &Message<'a>) -> Option<Call<'a>> {
     let stated = stated.and_then(string);
     let cancelled = if method == "notifications/cancelled" { params.request_id } else { None };
     Some(Call {
-        name: subject(method).and_then(|subject| subject.of(params)).and_then(string),
+        name: subject(&method).and_then(|subject| subject.of(params)).and_then(string),
         arguments: params.arguments,
         revision: stated.as_deref().and_then(Revision::parse),
         stated_revision: stated,
         is_enveloped: params.meta.protocol_version.is_some(),
         progress_token: params.meta.progress_token.or(params.progress_token).map(RawId::of),
         cancelled_request_id: cancelled.map(RawId::of),
-        is_mcp: is_mcp(method, params),
-        method: method.clone(),
+        is_mcp: is_mcp(&method, params),
+        method,
     })
 }
 

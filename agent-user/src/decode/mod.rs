@@ -3,7 +3,7 @@
 //! Pure: no IO, no clock, no locks; every input may be hostile and none may panic. Need-more is not an error. What
 //! two parsers could read differently is an error with a name, and what the caller does with it is policy.
 //!
-//! In the order in which bytes pass: [`mod@sniff`], [`hello`], [`head`], [`Authority`], [`body`], [`coding`], [`sse`], [`mod@lines`], [`jsonrpc`], [`mcp`]. What only some
+//! In the order in which bytes pass: [`mod@sniff`], [`hello`], [`head`], [`Authority`], [`body`], [`coding`], [`sse`], [`mod@lines`], [`jsonrpc`], [`mcp`], [`operation`]. What only some
 //! configurations look for: [`headers`], [`find`], [`trace`], [`a2a`]. In what is copied unread: [`Hidden`]. For a content that was edited: [`rewrite_head`].
 
 pub mod a2a;
@@ -24,6 +24,8 @@ pub mod members;
 #[cfg(test)]
 mod mutate;
 mod names;
+pub mod operation;
+mod protocol;
 #[cfg(test)]
 mod replay;
 mod rewrite;
@@ -50,6 +52,7 @@ pub use lines::{Lines, Piece, Said, said};
 pub use malformed::Malformed;
 pub use mcp::{Call, Claims, Mismatch, ResultFacts, Revision};
 pub use members::{Meta, Params, ResultMembers};
+pub use protocol::Protocol;
 pub use rewrite::{replace_values, rewrite_head};
 pub use sniff::{Sniff, sniff};
 pub use sse::{Event, Events, Oversized};

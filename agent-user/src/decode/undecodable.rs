@@ -25,6 +25,8 @@ pub enum Undecodable {
     LoneSurrogate,
     /// JSON-RPC members that make neither one request, nor one notification, nor one response.
     Shape,
+    /// JSON-RPC where the target asks for an operation of A2A's HTTP+JSON binding: servers differ in what counts.
+    TwoBindings,
     /// A batch with an element that is no JSON-RPC message.
     BatchElement,
     /// A batch of more than [`MAX_BATCH`](super::jsonrpc::MAX_BATCH) messages.
@@ -49,6 +51,7 @@ impl Undecodable {
             Self::CaseVariant(_) => "case_variant_member",
             Self::LoneSurrogate => "lone_surrogate",
             Self::Shape => "jsonrpc_shape",
+            Self::TwoBindings => "two_bindings",
             Self::BatchElement => "batch_element",
             Self::BatchTooLong => "batch_too_long",
             Self::NameTooLong => "name_too_long",

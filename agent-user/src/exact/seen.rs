@@ -103,6 +103,10 @@ impl Seen {
 
 impl Call {
     fn is_met_by(&self, stop: &Stop) -> bool {
-        stop.selector.matches(&Facts { agent: (&*self.agent).into(), tool: Some(TOOL), ..Facts::default() })
+        stop.selector.matches(&Facts {
+            agent: (&*self.agent).into(),
+            tools: [Some(TOOL), None],
+            ..Facts::default()
+        })
     }
 }

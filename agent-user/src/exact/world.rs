@@ -151,7 +151,7 @@ impl World {
 pub(super) fn is_refused(rules: &Rules, agent: &str, scene: &Scene) -> bool {
     let reach = rules.reach(agent, "", &scene.servers);
     let subject = Subject { method: Some("tools/call"), name: Some(TOOL), ..Subject::default() };
-    let facts = Facts { tool: Some(TOOL), ..scene.facts(agent) };
+    let facts = Facts { tools: [Some(TOOL), None], ..scene.facts(agent) };
     decide(rules, &reach, &facts, &subject).refusal.is_some()
 }
 
@@ -190,6 +190,7 @@ pub(super) fn to_call(number: usize) -> Call {
         method: "tools/call".into(),
         tool: Some(TOOL.into()),
         of_tool: None,
+        is_operation: false,
         of_unknown: false,
         cursor: None,
         round: None,

@@ -54,6 +54,8 @@ pub struct Asked {
     pub may_tunnel: bool,
     /// The agent has the beginning of a stream already, in which the answer goes on.
     pub opened: bool,
+    /// It asked for an operation of A2A's HTTP+JSON binding.
+    pub is_operation: bool,
     /// It asked for the agent card of an A2A server.
     pub card: bool,
 }
@@ -302,6 +304,7 @@ impl Relay<'_> {
             channel: self.channel.as_ref().map(|open| &open.listed.channel),
             request: self.request,
             since: self.since,
+            is_operation: self.asked.is_operation && self.asked.has_calls,
             is_mcp: self.is_mcp(),
         }
     }
@@ -327,6 +330,11 @@ impl Relay<'_> {
         bytes: usize,
     ) {
         for call in self.conn.end() {
+            let (outcome, cause) = match status {
+                // Whatever came was its answer.
+                Some(status) if call.is_operation => (if status < 400 { "result" } else { "error" }, None),
+                _ => (outcome, cause),
+            };
             self.inspecting().record(&call, outcome, cause, status, bytes);
         }
         self.conn.set_phase(Phase::Open);

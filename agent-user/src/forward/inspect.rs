@@ -11,7 +11,7 @@ use crate::channels::Channel;
 use crate::decide::policy::Bias;
 use crate::decide::stop::Stop;
 use crate::decide::{Guard, Reach, Refusal, Rules};
-use crate::decode::{Kind, Message, Payload, Undecodable, decode, mcp};
+use crate::decode::{Kind, Message, Payload, Undecodable, decode, mcp, operation};
 use crate::forward::channel::catch;
 use crate::forward::{evidence, refuse};
 use crate::judge::{Answer, Answering};
@@ -50,6 +50,8 @@ pub struct Inspecting<'a> {
     pub request: &'a [u8],
     /// When the request was let through.
     pub since: Instant,
+    /// It answers an operation of A2A's HTTP+JSON binding.
+    pub is_operation: bool,
     /// What comes is MCP. Anything else may carry whatever it likes.
     pub is_mcp: bool,
 }
@@ -73,7 +75,14 @@ impl Inspecting<'_> {
     /// Decides one JSON text: the content of an answer, or the data of an event. What it answers is off the ledger then,
     /// and so the caller must not wait before the agent's side has it.
     pub async fn edit(&self, rules: &Rules, json: &[u8], status: Option<u16>) -> Edit {
-        match decode(json, &self.parts.limits) {
+        let limits = &self.parts.limits;
+        let decoded = if self.is_operation {
+            let is_error = status.is_some_and(|status| status >= 400);
+            operation::answered(json, is_error, limits).map(Payload::Single)
+        } else {
+            decode(json, limits)
+        };
+        match decoded {
             Ok(payload) => self.edit_messages(rules, &payload, json, status).await,
             Err(_) if !self.is_mcp => Edit::Pass,
             Err(fault) => self.undecodable(&fault),

@@ -50,6 +50,9 @@ enum Outcome {
 
 /// The JSON text of a response that refuses a call; `None` for a message that has no id to answer.
 pub fn response(Refused { call, refusal }: &Refused) -> Option<String> {
+    if call.is_operation {
+        return Some(status(call, refusal).to_string());
+    }
     let id: &RawValue = serde_json::from_str(call.rpc_id.as_deref()?).ok()?;
     let text = text(call, refusal);
     let data = json!({
@@ -77,6 +80,28 @@ pub fn response(Refused { call, refusal }: &Refused) -> Option<String> {
     serde_json::to_string(&Response { jsonrpc: "2.0", id, outcome }).ok()
 }
 
+/// The error that refuses an operation of A2A's HTTP+JSON binding (1.0, section 11.6, after `google.rpc.Status`). Clients
+/// show the message of errors that A2A knows alone, and of those "not supported" comes next to "not allowed".
+fn status(call: &Call, refusal: &Refusal) -> Value {
+    json!({"error": {
+        "code": 403,
+        "status": "PERMISSION_DENIED",
+        "message": text(call, refusal),
+        "details": [{
+            "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+            "reason": "UNSUPPORTED_OPERATION",
+            "domain": "a2a-protocol.org",
+            "metadata": {
+                "rule": refusal.rule(),
+                "reason": refusal.reason(),
+                "decision": call.decision,
+                "stop": refusal.stop_id().unwrap_or_default(),
+                "approval": refusal.approval_id().unwrap_or_default(),
+            },
+        }],
+    }})
+}
+
 /// The error that a server gets for a request of its own that is kept from the agent.
 pub fn error(refusal: &Refusal) -> Value {
     let data = json!({"rule": refusal.rule(), "reason": refusal.reason()});
@@ -85,11 +110,13 @@ pub fn error(refusal: &Refusal) -> Value {
 }
 
 /// A whole HTTP answer for calls that were refused before their answer began: 200 with one response per id, or 202
-/// for a message that expects none; 400 where a header contradicts the body.
+/// for a message that expects none; 400 where a header contradicts the body; 403 for an operation of A2A over HTTP+JSON.
 pub fn http(refused: &[Refused], batch: bool, close: bool) -> Vec<u8> {
     let responses = responses(refused);
     let contradicts = refused.iter().any(|refused| refused.refusal.is_mcp_header_mismatch());
+    let is_operation = refused.iter().any(|refused| refused.call.is_operation);
     match (&*responses, batch) {
+        ([response], false) if is_operation => with_body("403 Forbidden", response, close),
         ([response], false) if contradicts => with_body("400 Bad Request", response, close),
         ([], _) if contradicts => head("400 Bad Request", None, close),
         ([], _) => head("202 Accepted", None, close),
@@ -105,13 +132,22 @@ pub fn responses(refused: &[Refused]) -> Vec<String> {
 
 /// One server-sent event per refused call, for an answer that has begun as a stream.
 pub fn events(refused: &[Refused]) -> Vec<u8> {
-    refused.iter().filter_map(response).flat_map(|response| event(response.as_bytes())).collect()
+    let event = |refused: &Refused| {
+        let json = response(refused)?;
+        // Clients of A2A tell an error in a stream by that alone.
+        let kind = if refused.call.is_operation { ERROR } else { MESSAGE };
+        Some(sse::with_data(kind, json.as_bytes()))
+    };
+    refused.iter().filter_map(event).flatten().collect()
 }
 
 /// A server-sent event with this JSON text.
 pub fn event(json: &[u8]) -> Vec<u8> {
-    sse::with_data(b"event: message\ndata:\n\n", json)
+    sse::with_data(MESSAGE, json)
 }
+
+const MESSAGE: &[u8] = b"event: message\ndata:\n\n";
+const ERROR: &[u8] = b"event: error\ndata:\n\n";
 
 /// The head of an answer that begins as a stream of events, in chunks, before the server has it.
 pub const STREAM: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\
@@ -233,6 +269,7 @@ pub(super) mod tests {
         Call {
             method: method.into(),
             of_tool: None,
+            is_operation: false,
             of_unknown: false,
             cursor: None,
             round: None,

@@ -16,7 +16,7 @@ use crate::decide::redact::splice;
 use crate::decide::subject::{Annotations, Party, Subject};
 use crate::decide::{Guard, Reach, Refusal, Rules, Verdict};
 use crate::decode::find::{self, Ambiguous};
-use crate::decode::{Kind, Message, mcp};
+use crate::decode::{Kind, Message, Protocol, mcp};
 use crate::fingerprint::Standings;
 use crate::forward::refuse::{self, Refused};
 use crate::ledger::{Call, Conn, Scene};
@@ -61,6 +61,8 @@ impl Answering<'_> {
         let params = message.params.as_ref().map(|params| params.raw);
         let (mut judgement, part) = match &message.kind {
             Kind::Request { method, .. } => (self.asked(method, params, message.raw.len()), params),
+            // No server asks for one.
+            Kind::Operation { .. } => return Answer::Pass,
             Kind::Notification { method } => {
                 if let Some(surfaces) = shown::doubted(method) {
                     self.watching().doubt(surfaces);
@@ -69,7 +71,7 @@ impl Answering<'_> {
                     Subject { method: Some(method), params, ..self.subject(Phase::Response, message) };
                 (self.judgement(&subject, method, None), params)
             }
-            Kind::Response { id, .. } => match id.and_then(|id| self.conn.call(id)) {
+            Kind::Response { id, .. } => match self.conn.call(*id) {
                 Some(call) => return self.response(message, &call).await,
                 // Rules about a call would not apply to its answer.
                 None if self.is_unasked() => return self.refuse_unasked(id.map(|id| id.raw)).await,
@@ -117,6 +119,7 @@ impl Answering<'_> {
             revision: call.revision,
             took,
             standings: self.standings(call),
+            protocol: self.protocol(Some(call)),
             ..self.subject(Phase::Response, message)
         };
         let mut judgement = self.judgement(&subject, &call.method, call.tool.as_deref());
@@ -233,7 +236,7 @@ impl Answering<'_> {
             method: Some(method),
             params,
             size,
-            protocol: self.protocol(),
+            protocol: self.protocol(None),
             ..subject(self.conn, self.scene)
         };
         self.judgement(&subject, method, None)
@@ -247,7 +250,7 @@ impl Answering<'_> {
         Subject {
             phase,
             from: Party::Server,
-            protocol: self.protocol(),
+            protocol: self.protocol(None),
             result: message.result.as_ref().map(|result| result.raw),
             error: message.error,
             is_error: mcp::result_facts(message).is_some_and(|facts| facts.is_error),
@@ -256,8 +259,12 @@ impl Answering<'_> {
         }
     }
 
-    fn protocol(&self) -> &'static str {
-        if self.conn.is_mcp() { "mcp" } else { "jsonrpc" }
+    /// What a server says is of the protocol of the call, if it answers one, or else of the connection.
+    fn protocol(&self, call: Option<&Call>) -> &'static str {
+        let other = call.filter(|call| !mcp::is_mcp_method(&call.method));
+        let of_call = other.map(|call| Protocol::of_other(&call.method)).filter(|of| *of == Protocol::A2a);
+        let of_conn = if self.conn.is_mcp() { Protocol::Mcp } else { Protocol::JsonRpc };
+        of_call.unwrap_or(of_conn).label()
     }
 
     /// Counts and records what has fired.
@@ -284,7 +291,7 @@ impl Answering<'_> {
                 of: call.map(|call| &*call.decision),
                 session: self.scene.session,
                 workflow: self.scene.workflow.as_deref(),
-                protocol: self.protocol(),
+                protocol: self.protocol(call),
                 revision: call.and_then(|call| call.revision),
                 method: judgement.method,
                 tool: judgement.name,
@@ -332,6 +339,10 @@ impl<'a> Judgement<'a> {
 
 /// The call is refused in place of its answer.
 fn refuse(call: &Call, refusal: Refusal) -> Answer {
+    if call.is_operation {
+        // The status is part of what it gets.
+        return Answer::Drop(refusal);
+    }
     let refused = Refused { call: call.clone(), refusal };
     refuse::response(&refused).map_or(Answer::Drop(refused.refusal), Answer::Replace)
 }

@@ -21,6 +21,14 @@ impl<'a> Carrier<'a> {
         }
     }
 
+    /// The operation of A2A's HTTP+JSON binding that it asks for, if it is that.
+    pub(super) fn operation(&self) -> Option<&'static str> {
+        match self {
+            Carrier::Http(head, _) => head.operation,
+            Carrier::Line => None,
+        }
+    }
+
     /// The bytes of the head.
     pub(super) fn head(&self) -> &'a [u8] {
         match self {

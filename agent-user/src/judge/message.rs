@@ -17,7 +17,7 @@ use crate::decide::policy::{Approval, Bias, Limited, Mode, Phase};
 use crate::decide::stop::Facts;
 use crate::decide::subject::{Annotations, Recent, Subject, User};
 use crate::decide::{Guard, Reach, Refusal, Rules, Verdict, decide};
-use crate::decode::{IdKind, Kind, Message, mcp};
+use crate::decode::{IdKind, Kind, Message, Protocol, mcp};
 use crate::fingerprint::{Digest, Standings, Surface};
 use crate::ledger::{Call, Conn, Scene, used};
 use crate::limits::Permit;
@@ -53,8 +53,12 @@ pub(super) struct Prepared<'a> {
     pub(super) call: Option<mcp::Call<'a>>,
     rpc_id: Option<&'a str>,
     pub(super) workflow: Option<Arc<str>>,
-    /// The tool behind the task it is about.
+    /// The tool behind the task or the interface it is about.
     of_tool: Option<Box<str>>,
+    /// Other tools with the same interface.
+    other_tools: Vec<Box<str>>,
+    /// It goes on with the call that began a task.
+    is_of_task: bool,
     of_unknown: bool,
     pub(super) revision: Option<&'static str>,
     /// Digest of the arguments.
@@ -91,14 +95,16 @@ impl<'a> Prepared<'a> {
         let about_task = call.as_ref().filter(|call| call.method.starts_with("tasks/"));
         let task = about_task.filter(|call| call.is_mcp).and_then(|call| call.name.as_deref());
         let of_tool = task.and_then(|task| parts.tasks.tool(conn, task));
-        let of_unknown = task.is_some() && of_tool.is_none();
+        let (is_of_task, of_unknown) = (of_tool.is_some(), task.is_some() && of_tool.is_none());
         let arguments = call.as_ref().and_then(|call| call.arguments).map(|text| Digest::of(text.as_bytes()));
         Prepared {
             message,
             call,
             rpc_id,
-            of_unknown,
             of_tool,
+            other_tools: Vec::new(),
+            is_of_task,
+            of_unknown,
             workflow: parts.workflow.of_message(headers, Some(message), &conn.identity.workflow),
             revision: revision.map(mcp::Revision::as_str),
             arguments,
@@ -111,14 +117,19 @@ impl<'a> Prepared<'a> {
         }
     }
 
-    /// Finds out whether it goes on with something, or takes that over from when it was judged first.
+    /// Finds out whether it goes on with something, or takes that over from when it was judged first, and whose interface it
+    /// asks for.
     pub(super) fn place(&mut self, parts: &Parts, conn: &Conn, scene: &Scene, kept: Option<&Kept>) {
+        if let Some(uri) = self.call.as_ref().and_then(mcp::Call::resource) {
+            self.other_tools = parts.catalogue.tools_of_interface(place(conn, scene), uri);
+            self.of_tool = self.other_tools.pop();
+        }
         let revision = self.revision.and_then(mcp::Revision::parse);
         let arguments = self.arguments;
         self.round = self.call.as_ref().and_then(|call| Round::of(conn, scene, call, revision, arguments));
         self.kept = kept.cloned().unwrap_or_else(|| Kept {
             decision: parts.decisions.next(),
-            continues: self.of_tool.is_some()
+            continues: self.is_of_task
                 || self.round.is_some_and(|round| parts.rounds.goes_on(round, self.message)),
         });
     }
@@ -185,16 +196,28 @@ impl<'a> Prepared<'a> {
             round: self.round,
             agent_cancelled_at: None,
             held: None,
+            is_operation: matches!(self.message.kind, Kind::Operation { .. }),
         }
     }
 
+    /// An interface that several tools have is refused where each of them is.
     pub(super) fn judge(&mut self, by: &JudgedBy<'_>) {
+        self.judge_of_tool(by);
+        while self.verdict.refusal.is_some()
+            && let Some(tool) = self.other_tools.pop()
+        {
+            self.of_tool = Some(tool);
+            self.judge_of_tool(by);
+        }
+    }
+
+    fn judge_of_tool(&mut self, by: &JudgedBy<'_>) {
         self.standings = self.standings(by);
         let subject = self.subject(by);
         let verdict = by.conn.identity.agent.as_whom(|agent| {
             let facts = Facts {
                 workflow: self.workflow.as_deref(),
-                tool: self.of_tool.as_deref().or(subject.name),
+                tools: [subject.name, subject.of_tool],
                 is_tool_unknown: self.of_unknown,
                 ..by.scene.facts(agent)
             };
@@ -232,7 +255,7 @@ impl<'a> Prepared<'a> {
             standings: self.standings.unwrap_or_default(),
             annotations: if reads_annotations { self.annotations(by) } else { Annotations::default() },
             workflow: self.workflow.as_deref(),
-            protocol: self.protocol(),
+            protocol: self.protocol().label(),
             revision: self.revision,
             method: call.map(|call| &*call.method),
             name: call.and_then(|call| call.name.as_deref()),
@@ -352,16 +375,16 @@ impl<'a> Prepared<'a> {
         stated.or(claimed.map(Into::into)).map(|stated| stated.chars().take(64).collect())
     }
 
-    fn protocol(&self) -> &'static str {
-        if self.call.as_ref().is_none_or(|call| call.is_mcp) { "mcp" } else { "jsonrpc" }
+    fn protocol(&self) -> Protocol {
+        let other = self.call.as_ref().filter(|call| !call.is_mcp);
+        other.map_or(Protocol::Mcp, |call| Protocol::of_other(&call.method))
     }
 
     pub(super) async fn record(&self, by: &JudgedBy<'_>, consent: &Consent, durable: bool) {
         let JudgedBy { parts, conn, scene, since, .. } = *by;
         let refusal = self.verdict.refusal.as_ref();
         let agent = &conn.identity.agent;
-        let is_mcp = self.call.as_ref().is_none_or(|call| call.is_mcp);
-        agent.metrics.count(&self.verdict, is_mcp);
+        agent.metrics.count(&self.verdict, self.protocol());
         if let Some(refusal) = refusal {
             parts.metrics.denied(&agent.name, refusal.rule(), refusal.label());
             count_stop(agent, refusal);
@@ -376,7 +399,7 @@ impl<'a> Prepared<'a> {
         let entry = Entry::Decision(Decision {
             session: scene.session,
             workflow: self.workflow.as_deref(),
-            protocol: self.protocol(),
+            protocol: self.protocol().label(),
             revision: self.revision,
             method: self.method(),
             tool: self.call.as_ref().and_then(|call| call.name.as_deref()),

@@ -23,7 +23,7 @@ use crate::decide::policy::Bias;
 use crate::decide::redact::splice_all;
 use crate::decide::subject::Subject;
 use crate::decide::{Guard, Refusal};
-use crate::decode::{Payload, Undecodable, decode, mcp};
+use crate::decode::{Payload, Undecodable, decode, mcp, operation};
 use crate::forward::refuse::Refused;
 use crate::ledger::{Call, Conn, Scene, Unexpected};
 use crate::parts::Parts;
@@ -100,6 +100,11 @@ pub async fn judge(
         conn.mark_mcp();
     }
     let payload = if content.is_empty() { Ok(Payload::NotJsonRpc) } else { decode(content, &parts.limits) };
+    let payload = match (asking.carrier.operation(), payload) {
+        (None, payload) => payload,
+        (Some(_), Ok(Payload::Single(_) | Payload::Batch(_))) => Err(Undecodable::TwoBindings),
+        (Some(operation), _) => operation::asked(operation, content, &parts.limits).map(Payload::Single),
+    };
     match &payload {
         Ok(Payload::NotJsonRpc) => judge_unread(parts, conn, target, asking, None).await,
         Ok(payload) => judge_messages(parts, conn, target, asking, (payload, content), consent).await,

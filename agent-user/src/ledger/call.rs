@@ -46,6 +46,9 @@ pub struct Call {
     /// What tells the next round of it, if it may have one.
     #[serde(skip)]
     pub round: Option<Round>,
+    /// It is an operation of A2A's HTTP+JSON binding, and answered by the whole answer.
+    #[serde(skip)]
+    pub is_operation: bool,
     /// What its texts take of the room for messages, where they are kept for long or are large.
     #[serde(skip)]
     pub held: Option<Arc<Taken>>,
@@ -54,7 +57,8 @@ pub struct Call {
     pub agent_cancelled_at: Option<Timestamp>,
 }
 
-/// What a call of this method uses of what servers list. `of_tool` is the tool behind the task that it is about.
+/// What a call of this method uses of what servers list. `of_tool` is the tool behind the task or the interface that it is
+/// about.
 pub fn used<'a>(method: &str, name: Option<&'a str>, of_tool: Option<&'a str>) -> Option<(Surface, &'a str)> {
     match (method, of_tool) {
         (_, Some(tool)) => Some((Surface::Tool, tool)),
@@ -100,8 +104,8 @@ impl Call {
     /// What is known of a call in the exchange of this scene.
     pub fn facts<'a>(&'a self, scene: &'a Scene, agent: impl Into<Whom<'a>>) -> Facts<'a> {
         let facts = scene.facts(agent);
-        let tool = self.of_tool.as_deref().or(self.tool.as_deref());
-        Facts { tool, is_tool_unknown: self.of_unknown, workflow: self.workflow.as_deref(), ..facts }
+        let tools = [self.tool.as_deref(), self.of_tool.as_deref()];
+        Facts { tools, is_tool_unknown: self.of_unknown, workflow: self.workflow.as_deref(), ..facts }
     }
 }
 
@@ -139,7 +143,7 @@ impl Scene {
             session: self.session,
             other_session: self.other_session,
             servers: &self.servers,
-            tool: None,
+            tools: [None; 2],
             is_tool_unknown: false,
         }
     }

@@ -276,13 +276,14 @@ impl Conn {
         call.map(Call::cancel).is_some()
     }
 
-    /// The call of this id, which stays on the ledger.
-    pub fn call(&self, id: RawId<'_>) -> Option<Call> {
+    /// The call of this id, which stays on the ledger. Without one an operation of A2A is meant.
+    pub fn call(&self, id: Option<RawId<'_>>) -> Option<Call> {
         let state = self.state();
+        let Some(id) = id else { return state.calls.iter().find(|call| call.is_operation).cloned() };
         let call = state.calls.iter().find(|call| call.has_id(id)).or_else(|| state.posted(id)).cloned();
         let stream = state.stream();
         drop(state);
-        call.or_else(|| stream?.call(id))
+        call.or_else(|| stream?.call(Some(id)))
     }
 
     /// Keeps what limits have counted of a call for as long as it is in flight.

@@ -11,6 +11,7 @@ use crate::baseline::Baseline;
 use crate::control::remote::Failure;
 use crate::decide::Verdict;
 use crate::decide::stop::Level;
+use crate::decode::Protocol;
 use crate::fate::Fate;
 use crate::fingerprint;
 
@@ -77,7 +78,7 @@ pub struct Metrics {
 #[derive(Debug)]
 pub struct AgentMetrics {
     /// By protocol: MCP, other JSON-RPC.
-    decisions: [Decisions; 2],
+    decisions: [Decisions; Protocol::ALL.len()],
     pub stop_refusals_proxy: IntCounter,
     pub stop_refusals_kernel: IntCounter,
     pub bytes_to_server: IntCounter,
@@ -93,8 +94,8 @@ struct Decisions {
 
 impl AgentMetrics {
     /// Counts one verdict.
-    pub fn count(&self, verdict: &Verdict, is_mcp: bool) {
-        let decisions = &self.decisions[usize::from(!is_mcp)];
+    pub fn count(&self, verdict: &Verdict, protocol: Protocol) {
+        let decisions = &self.decisions[protocol as usize];
         match verdict.label() {
             "deny" => decisions.denied.inc(),
             "would_deny" => decisions.would_deny.inc(),
@@ -279,7 +280,7 @@ impl Metrics {
             would_deny: self.decisions.with_label_values(&[name, protocol, "would_deny"]),
         };
         AgentMetrics {
-            decisions: [decisions("mcp"), decisions("jsonrpc")],
+            decisions: Protocol::ALL.map(|protocol| decisions(protocol.label())),
             stop_refusals_proxy: self.stop_refusals.with_label_values(&[name, "proxy"]),
             stop_refusals_kernel: self.stop_refusals.with_label_values(&[name, "kernel"]),
             bytes_to_server: self.bytes.with_label_values(&[name, "to_server"]),

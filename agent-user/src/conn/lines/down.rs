@@ -238,6 +238,7 @@ async fn edit(shared: &Shared, target: &mut Target, said: &Said<'_>, bytes: &[u8
         request: b"",
         since: Instant::now(),
         is_mcp: conn.is_mcp(),
+        is_operation: false,
     };
     Some(match said {
         Said::Messages(messages) => {

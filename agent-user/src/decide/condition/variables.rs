@@ -209,7 +209,13 @@ static VARIABLES: &[Variable] = &[
         "digest of the session, as `interlock stop session=` takes it; \"\": not known",
     ),
     variable("workflow", "string", ALL, Input::Workflow, "id of the workflow; \"\": not known"),
-    variable("protocol", "string", ALL, Input::Protocol, "\"mcp\", or \"jsonrpc\" for what is not MCP"),
+    variable(
+        "protocol",
+        "string",
+        ALL,
+        Input::Protocol,
+        "\"mcp\", \"a2a\", or \"jsonrpc\" for what is neither",
+    ),
     variable(
         "revision",
         "string",

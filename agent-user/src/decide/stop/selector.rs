@@ -137,7 +137,8 @@ pub struct Facts<'a> {
     pub other_session: Option<Session>,
     /// Every name and address of the server, in lower case.
     pub servers: &'a [String],
-    pub tool: Option<&'a str>,
+    /// What a call names, and the tool behind that.
+    pub tools: [Option<&'a str>; 2],
     /// It is about a task, and the tool behind that is not known: a stop of any tool holds for it.
     pub is_tool_unknown: bool,
 }
@@ -242,7 +243,7 @@ impl Selector {
             && self.session.as_ref().is_none_or(|pattern| {
                 [facts.session, facts.other_session].iter().flatten().any(|session| pattern.matches(session))
             })
-            && (facts.is_tool_unknown || is(&self.tool, facts.tool))
+            && (facts.is_tool_unknown || facts.tools.iter().any(|tool| is(&self.tool, *tool)))
     }
 }
 
@@ -281,7 +282,7 @@ mod tests {
             session: Session::of_id(b"secret"),
             other_session: None,
             servers: &servers,
-            tool: Some("wire_transfer"),
+            tools: [Some("t-1"), Some("wire_transfer")],
             is_tool_unknown: false,
         };
         assert_eq!(selector(words).matches(&facts), expect, "{words:?}");
@@ -294,6 +295,7 @@ mod tests {
         check(&["server=BANK.internal"], true);
         check(&["server=10.0.0.*", "tool=wire_*"], true);
         check(&["server=10.0.0.*", "tool=read_*"], false);
+        check(&["tool=t-1"], true);
         check(&["workflow=w-?", "session=s-*"], true);
         check(&["session=secret"], true);
         check(&["session=p-*"], false);
