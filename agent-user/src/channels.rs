@@ -1,5 +1,6 @@
 //! The streams of HTTP+SSE (MCP 2024-11-05, transports) that an agent has open: on each of them a server answers what is
-//! POSTed to the URI that it has named in its `endpoint` event, on whatever connection.
+//! POSTed to the URI that it has named in its `endpoint` event, on whatever connection. A connection of lines is one as well, for
+//! the lines that its agent sends in it; nobody has to find that.
 //!
 //! Each agent has a table of its own, so that none gets at another one's stream. It has one entry for each open stream
 //! at most, and is not locked for agents without any. What was not seen to belong to a stream is answered as over any other
@@ -16,10 +17,11 @@ use url::Url;
 
 use crate::decode::{Method, RequestHead, Revision};
 use crate::fingerprint::Digest;
+use crate::forward::refuse;
 use crate::kernel::netns::{self, Netns};
 use crate::ledger::Conn;
 
-/// Events of ours that wait to be sent in one stream; who has one more waits, too.
+/// Messages of ours that wait to be sent in one stream; who has one more waits, too.
 const WAITING: usize = 16;
 /// Longest URI that is believed.
 const MAX_URI: usize = 4096;
@@ -45,9 +47,9 @@ pub struct Channel {
     /// Its connection, on which the calls are listed.
     pub conn: Arc<Conn>,
     pub netns: Arc<Netns>,
-    /// Path of its own URL: what its server lists is known by that.
+    /// Path of its own URL, if it has one: what its server lists is known by that.
     pub path: Arc<str>,
-    /// The head of a POST to its endpoint, with the headers that its client is known by.
+    /// The head of a POST to its endpoint, with the headers that its client is known by; lines have none.
     pub request: Vec<u8>,
     /// What client and server have agreed on, once they have.
     revision: Mutex<Option<Revision>>,
@@ -129,22 +131,45 @@ impl Drop for Listed {
 }
 
 impl Channel {
-    /// Sends an event in the stream, after what its agent is being sent. False: it has ended.
-    pub async fn say(&self, event: Vec<u8>) -> bool {
-        self.says.send(event).await.is_ok()
+    /// That of a connection of lines, and what others say in it.
+    pub fn of_lines(conn: &Arc<Conn>, netns: &Arc<Netns>) -> (Arc<Channel>, mpsc::Receiver<Vec<u8>>) {
+        let (says, said) = mpsc::channel(WAITING);
+        let channel = Channel {
+            conn: Arc::clone(conn),
+            netns: Arc::clone(netns),
+            path: Arc::default(),
+            request: Vec::new(),
+            revision: Mutex::default(),
+            says,
+            told: AtomicU32::new(1),
+        };
+        (Arc::new(channel), said)
+    }
+
+    /// Says these JSON texts in the stream, after what its agent is being sent. False: it has ended.
+    pub async fn say(&self, texts: &[String]) -> bool {
+        self.says.send(self.framed(texts)).await.is_ok()
     }
 
     /// As [`Channel::say`], without waiting for an agent that does not read.
-    pub fn say_later(&self, event: Vec<u8>) -> bool {
-        match self.says.try_send(event) {
+    pub fn say_later(&self, texts: &[String]) -> bool {
+        match self.says.try_send(self.framed(texts)) {
             Ok(()) => true,
             Err(TrySendError::Closed(_)) => false,
-            Err(TrySendError::Full(event)) => {
+            Err(TrySendError::Full(framed)) => {
                 let says = self.says.clone();
-                tokio::spawn(async move { says.send(event).await });
+                tokio::spawn(async move { says.send(framed).await });
                 true
             }
         }
+    }
+
+    /// As they are said in it.
+    pub fn framed(&self, texts: &[String]) -> Vec<u8> {
+        if self.conn.lines().is_some() {
+            return texts.iter().flat_map(|text| [text.as_bytes(), b"\n"].concat()).collect();
+        }
+        texts.iter().flat_map(|text| refuse::event(text.as_bytes())).collect()
     }
 
     /// A number for the agent to see that a call is not forgotten; it only grows.

@@ -46,7 +46,7 @@ pub struct Parts {
     pub metrics: Arc<Metrics>,
     pub decisions: Ids,
     pub limits: Limits,
-    /// Calls of one stream that may be without an answer (HTTP+SSE).
+    /// Calls of one stream that may be without an answer (HTTP+SSE, and lines).
     pub unanswered: usize,
     /// How peers that are gone are found.
     pub keepalive: Keepalive,

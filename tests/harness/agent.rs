@@ -236,6 +236,19 @@ impl RawAgent {
         self.until(conn, |conn| Message::so_far(&conn.bytes).filter(&enough))
     }
 
+    /// The next line on a connection, with its end.
+    pub fn line(&mut self, conn: &mut RawConn) -> io::Result<Vec<u8>> {
+        self.until(conn, |conn| {
+            let end = conn.bytes.iter().position(|byte| *byte == b'\n')?;
+            Some(conn.bytes.drain(..=end).collect())
+        })
+    }
+
+    /// So many bytes of a connection.
+    pub fn bytes(&mut self, conn: &mut RawConn, count: usize) -> io::Result<Vec<u8>> {
+        self.until(conn, |conn| (conn.bytes.len() >= count).then(|| conn.bytes.drain(..count).collect()))
+    }
+
     /// Reads to the end of the connection; answers what had not been taken before, framing included.
     pub fn to_end(&mut self, conn: &mut RawConn) -> io::Result<Vec<u8>> {
         self.until(conn, |conn| conn.ended.then(|| std::mem::take(&mut conn.bytes)))

@@ -153,23 +153,34 @@ impl Reply<'_> {
 
     /// The same, up to so many bytes.
     pub fn read_at_most(&mut self, most: usize) -> io::Result<Option<Vec<u8>>> {
-        let mut piece = vec![0; most];
-        while !self.shared.is_ending() {
-            match self.stream.read(&mut piece) {
-                Ok(0) => return Ok(None),
-                Ok(length) => {
-                    piece.truncate(length);
-                    if !self.shared.forgets.load(Ordering::Relaxed) {
-                        self.shared.received().bytes.extend_from_slice(&piece);
-                    }
-                    return Ok(Some(piece));
-                }
-                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
-                }
-                Err(error) => return Err(error),
+        loop {
+            match self.poll(most)? {
+                Some(piece) if piece.is_empty() => {}
+                read => return Ok(read),
             }
         }
-        Ok(None)
+    }
+
+    /// Bytes that have come, up to so many, and soon if none have; `None` when the other side has ended, or this server is to.
+    pub fn poll(&mut self, most: usize) -> io::Result<Option<Vec<u8>>> {
+        if self.shared.is_ending() {
+            return Ok(None);
+        }
+        let mut piece = vec![0; most];
+        match self.stream.read(&mut piece) {
+            Ok(0) => Ok(None),
+            Ok(length) => {
+                piece.truncate(length);
+                if !self.shared.forgets.load(Ordering::Relaxed) {
+                    self.shared.received().bytes.extend_from_slice(&piece);
+                }
+                Ok(Some(piece))
+            }
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                Ok(Some(Vec::new()))
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Reads on until `text` has come.

@@ -98,6 +98,11 @@ impl Server {
         format!("http://{}/sse", self.address)
     }
 
+    /// Where it was started with `--lines`: newline-delimited JSON-RPC over TCP.
+    pub fn lines_url(&self) -> String {
+        format!("tcp://{}", self.address)
+    }
+
     /// Everything it received so far.
     pub fn received(&self) -> Vec<Received> {
         let text = fs::read_to_string(&self.log).expect("read the server's log");

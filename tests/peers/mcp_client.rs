@@ -103,8 +103,15 @@ async fn connect(args: &Args) -> Option<Session> {
             legacy_version: Some(ProtocolVersion::V_2025_11_25),
         },
     };
-    let transport = StreamableHttpClientTransport::from_uri(args.url.as_str());
-    let started = Agent.serve_with_lifecycle(transport, lifecycle);
+    let started = async {
+        let Some(address) = args.url.strip_prefix("tcp://") else {
+            let transport = StreamableHttpClientTransport::from_uri(args.url.as_str());
+            return Agent.serve_with_lifecycle(transport, lifecycle).await;
+        };
+        let stream = tokio::net::TcpStream::connect(address).await;
+        let stream = stream.map_err(|error| ClientInitializeError::ConnectionClosed(error.to_string()))?;
+        Agent.serve_with_lifecycle(stream, lifecycle).await
+    };
     let error = match tokio::time::timeout(Duration::from_secs_f64(args.timeout), Box::pin(started)).await {
         Ok(Ok(session)) => {
             let revision = session.peer().peer_info().map(|info| info.protocol_version.to_string());

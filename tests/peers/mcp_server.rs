@@ -15,6 +15,7 @@ use anyhow::Context as _;
 use clap::Parser;
 use nix::time::{ClockId, clock_gettime};
 use rmcp::ErrorData;
+use rmcp::ServiceExt as _;
 use rmcp::handler::server::ServerHandler;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ElicitRequest,
@@ -42,6 +43,9 @@ struct Args {
     /// Answer with plain JSON instead of SSE.
     #[arg(long)]
     json: bool,
+    /// Serve lines over TCP.
+    #[arg(long)]
+    lines: bool,
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -49,6 +53,9 @@ async fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     let log = Log::open(args.log)?;
     let says = Says::default();
+    if args.lines {
+        return serve_lines((args.host, args.port), &Bank { log, says }).await;
+    }
     let config = StreamableHttpServerConfig::default()
         .with_allowed_hosts(Vec::<String>::new())
         .with_json_response(args.json);
@@ -63,7 +70,24 @@ async fn main() -> anyhow::Result<()> {
     axum::serve(listener, router).await.context("serve")
 }
 
+/// One session on each connection.
+async fn serve_lines(address: (IpAddr, u16), bank: &Bank) -> anyhow::Result<()> {
+    let listener = tokio::net::TcpListener::bind(address).await.context("bind")?;
+    say(&json!({"listening": listener.local_addr()?.port()}));
+    loop {
+        let (stream, _) = listener.accept().await.context("accept")?;
+        let bank = bank.clone();
+        tokio::spawn(async move {
+            // Its client may have gone.
+            if let Ok(session) = bank.serve(stream).await {
+                let _ = session.waiting().await;
+            }
+        });
+    }
+}
+
 /// The tools. The name is what the demo is about: one of them moves money.
+#[derive(Clone)]
 struct Bank {
     log: Log,
     says: Says,

@@ -1,7 +1,8 @@
 """MCP client on the Python SDK before 2.0: `initialize`, up to 2025-11-25."""
 
-from mcp import ClientSession, types
+from mcp import ClientSession, StdioServerParameters, types
 from mcp.client.sse import sse_client
+from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
 import peer
@@ -14,8 +15,12 @@ async def accept(_context, _params):
 
 
 async def main():
-    transport = sse_client if args.url.endswith("/sse") else streamable_http_client
-    async with transport(args.url) as (read, write, *_):
+    if bridge := peer.bridge(args.url):
+        command, arguments = bridge
+        transport = stdio_client(StdioServerParameters(command=command, args=arguments))
+    else:
+        transport = (sse_client if args.url.endswith("/sse") else streamable_http_client)(args.url)
+    async with transport as (read, write, *_):
         async with ClientSession(read, write, elicitation_callback=accept) as session:
             error = {"type": "timeout", "code": None, "message": "no session before the deadline"}
             with peer.deadline(args.timeout, connected=False, error=error):

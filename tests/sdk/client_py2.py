@@ -2,6 +2,7 @@
 
 from mcp import Client
 from mcp.client.sse import sse_client
+from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp_types import ElicitResult
 
 import peer
@@ -14,7 +15,11 @@ async def accept(_context, _params):
 
 
 async def main():
-    server = sse_client(args.url) if args.url.endswith("/sse") else args.url
+    if bridge := peer.bridge(args.url):
+        command, arguments = bridge
+        server = stdio_client(StdioServerParameters(command=command, args=arguments))
+    else:
+        server = sse_client(args.url) if args.url.endswith("/sse") else args.url
     client = Client(server, mode=args.mode, elicitation_callback=accept, cache=None)
     error = {"type": "timeout", "code": None, "message": "no session before the deadline"}
     with peer.deadline(args.timeout, connected=False, error=error):

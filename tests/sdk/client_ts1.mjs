@@ -2,10 +2,11 @@
 
 import { Client } from '@modelcontextprotocol/sdk/client/index.js';
 import { SSEClientTransport } from '@modelcontextprotocol/sdk/client/sse.js';
+import { StdioClientTransport } from '@modelcontextprotocol/sdk/client/stdio.js';
 import { StreamableHTTPClientTransport } from '@modelcontextprotocol/sdk/client/streamableHttp.js';
 import { ElicitRequestSchema } from '@modelcontextprotocol/sdk/types.js';
 
-import { accept, clientArgs, onprogress, runClient } from './peer.mjs';
+import { accept, bridge, clientArgs, onprogress, runClient } from './peer.mjs';
 
 const args = clientArgs(['legacy']);
 
@@ -13,7 +14,8 @@ await runClient(args, async () => {
   const client = new Client({ name: 'agent-ts1', version: '1.0.0' }, { capabilities: { elicitation: {} } });
   client.setRequestHandler(ElicitRequestSchema, accept);
   const Transport = args.url.endsWith('/sse') ? SSEClientTransport : StreamableHTTPClientTransport;
-  const transport = new Transport(new URL(args.url));
+  const lines = bridge(args.url);
+  const transport = lines ? new StdioClientTransport(lines) : new Transport(new URL(args.url));
   await client.connect(transport);
   return {
     revision: transport.protocolVersion ?? transport._protocolVersion,

@@ -2,8 +2,9 @@
 // 2026-07-28, `pin` speaks it unasked.
 
 import { Client, SSEClientTransport, StreamableHTTPClientTransport } from '@modelcontextprotocol/client';
+import { StdioClientTransport } from '@modelcontextprotocol/client/stdio';
 
-import { accept, clientArgs, onprogress, runClient } from './peer.mjs';
+import { accept, bridge, clientArgs, onprogress, runClient } from './peer.mjs';
 
 const args = clientArgs(['auto', 'legacy', 'pin']);
 const negotiation = {
@@ -17,7 +18,8 @@ await runClient(args, async () => {
   const client = new Client({ name: 'agent-ts2', version: '1.0.0' }, { capabilities, ...negotiation });
   client.setRequestHandler('elicitation/create', accept);
   const Transport = args.url.endsWith('/sse') ? SSEClientTransport : StreamableHTTPClientTransport;
-  const transport = new Transport(new URL(args.url));
+  const lines = bridge(args.url);
+  const transport = lines ? new StdioClientTransport(lines) : new Transport(new URL(args.url));
   await client.connect(transport);
   return {
     revision: client.getNegotiatedProtocolVersion(),

@@ -2,6 +2,7 @@
 // Nothing here imports an SDK, so that both generations of it can use this file.
 
 import { appendFileSync, writeSync } from 'node:fs';
+import { createServer } from 'node:net';
 import { createInterface } from 'node:readline';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { parseArgs } from 'node:util';
@@ -22,6 +23,7 @@ export function serverArgs() {
       log: { type: 'string' },
       json: { type: 'boolean', default: false },
       sse: { type: 'boolean', default: false },
+      lines: { type: 'boolean', default: false },
     },
   });
   return { ...values, port: Number(values.port) };
@@ -64,7 +66,34 @@ export function listen(http, { host, port }) {
   http.listen(port, host, () => say({ listening: http.address().port }));
 }
 
+// Lines over TCP: `serve` takes each connection.
+export function listenForLines(serve, args) {
+  listen(
+    createServer(socket => {
+      socket.on('error', () => {});
+      serve(socket);
+    }),
+    args,
+  );
+}
+
 // --- clients ---
+
+// What `socat` does between a client that speaks over stdin and stdout, and the server of a `tcp:` URL.
+const BRIDGE = `
+  const [host, port] = process.argv.slice(1);
+  const conn = require('node:net').connect({ host, port: Number(port), allowHalfOpen: true });
+  conn.on('error', () => process.exit(1));
+  process.stdin.pipe(conn);
+  conn.pipe(process.stdout);
+  conn.on('end', () => process.exit(0));
+`;
+
+// How to start such a bridge; undefined for any other URL.
+export function bridge(url) {
+  const { protocol, hostname, port } = new URL(url);
+  return protocol === 'tcp:' ? { command: process.execPath, args: ['-e', BRIDGE, hostname, port] } : undefined;
+}
 
 export function clientArgs(modes) {
   const { values } = parseArgs({

@@ -7,6 +7,7 @@ import argparse
 import json
 import os
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -29,8 +30,35 @@ def server_args():
     parser.add_argument("--log", help="file to which received tool calls are appended")
     parser.add_argument("--json", action="store_true", help="answer with plain JSON instead of SSE")
     parser.add_argument("--sse", action="store_true", help="serve HTTP+SSE (2024-11-05), at /sse")
+    parser.add_argument("--lines", action="store_true", help="serve lines over TCP, with a process for each connection")
+    parser.add_argument("--stdio", action="store_true", help="serve stdin and stdout")
     parser.add_argument("--callers", action="store_true", help="say where each request comes from")
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.lines:
+        serve_lines(args)
+    return args
+
+
+def listener_of(args):
+    """The port is taken before it is announced, so nobody has to retry."""
+    family = socket.AF_INET6 if ":" in args.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind((args.host, args.port))
+    listener.listen(128)
+    say(listening=listener.getsockname()[1])
+    return listener
+
+
+def serve_lines(args):
+    """What `socat TCP-LISTEN:…,fork EXEC:…` does with this program in its stdio mode."""
+    listener = listener_of(args)
+    command = [sys.executable, "-B", sys.argv[0], "--stdio"] + (["--log", args.log] if args.log else [])
+    while True:
+        conn, _ = listener.accept()
+        child = subprocess.Popen(command, stdin=conn, stdout=conn)
+        conn.close()
+        threading.Thread(target=child.wait, daemon=True).start()
 
 
 class Log:
@@ -56,15 +84,10 @@ class Log:
 
 
 def serve(app, args):
-    """Serves an ASGI app; the port is taken before it is announced, so nobody has to retry."""
+    """Serves an ASGI app."""
     import uvicorn
 
-    family = socket.AF_INET6 if ":" in args.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind((args.host, args.port))
-    listener.listen(128)
-    say(listening=listener.getsockname()[1])
+    listener = listener_of(args)
     if args.callers:
         app = name_callers(app)
     uvicorn.Server(uvicorn.Config(app, log_level="error")).run(sockets=[listener])
@@ -171,6 +194,14 @@ async def run_step(head, op, step, seconds, list_tools, call_tool):
     except Exception as exception:
         outcome.update(ok=False, is_error=True, error=error_of(exception))
     say(**head, **outcome, told=[message for message in told if message], ms=round((time.monotonic() - started) * 1000, 3))
+
+
+def bridge(url):
+    """The command of a bridge to the server of a `tcp:` URL; `None` for any other URL."""
+    if not url.startswith("tcp://"):
+        return None
+    host, port = url.removeprefix("tcp://").rsplit(":", 1)
+    return sys.executable, ["-B", os.path.join(os.path.dirname(__file__), "bridge.py"), host, port]
 
 
 def text_of(result):

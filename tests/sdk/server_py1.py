@@ -82,4 +82,7 @@ async def turn(says: str, ctx: Context) -> str:
         return "turned"
 
 
-peer.serve(server.sse_app() if args.sse else server.streamable_http_app(), args)
+if args.stdio:
+    server.run()
+else:
+    peer.serve(server.sse_app() if args.sse else server.streamable_http_app(), args)

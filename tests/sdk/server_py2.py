@@ -85,6 +85,9 @@ async def turn(says: str, ctx: Context) -> str:
         return "turned"
 
 
+if args.stdio:
+    server.run()
+    raise SystemExit
 security = TransportSecuritySettings(enable_dns_rebinding_protection=False)
 if args.sse:
     app = server.sse_app(transport_security=security)

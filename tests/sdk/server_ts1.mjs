@@ -5,11 +5,12 @@ import { createServer } from 'node:http';
 
 import { McpServer } from '@modelcontextprotocol/sdk/server/mcp.js';
 import { SSEServerTransport } from '@modelcontextprotocol/sdk/server/sse.js';
+import { StdioServerTransport } from '@modelcontextprotocol/sdk/server/stdio.js';
 import { StreamableHTTPServerTransport } from '@modelcontextprotocol/sdk/server/streamableHttp.js';
 import { ElicitResultSchema } from '@modelcontextprotocol/sdk/types.js';
 import { z } from 'zod';
 
-import { listen, logTo, logged, serverArgs, slow } from './peer.mjs';
+import { listen, listenForLines, logTo, logged, serverArgs, slow } from './peer.mjs';
 
 const args = serverArgs();
 const log = logTo(args.log);
@@ -96,4 +97,5 @@ const http = createServer(async (request, response) => {
     response.end(JSON.stringify({ jsonrpc: '2.0', id: null, error }));
   }
 });
-listen(http, args);
+if (args.lines) listenForLines(socket => bank().connect(new StdioServerTransport(socket, socket)), args);
+else listen(http, args);

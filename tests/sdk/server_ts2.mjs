@@ -5,9 +5,10 @@ import { createServer } from 'node:http';
 
 import { NodeStreamableHTTPServerTransport, toNodeHandler } from '@modelcontextprotocol/node';
 import { McpServer, acceptedContent, createMcpHandler, inputRequired } from '@modelcontextprotocol/server';
+import { StdioServerTransport, serveStdio } from '@modelcontextprotocol/server/stdio';
 import { z } from 'zod';
 
-import { listen, logTo, logged, said, serverArgs, slow } from './peer.mjs';
+import { listen, listenForLines, logTo, logged, said, serverArgs, slow } from './peer.mjs';
 
 const args = serverArgs();
 const log = logTo(args.log);
@@ -80,4 +81,6 @@ async function legacy(request, response) {
 }
 
 const isModern = request => request.headers['mcp-protocol-version'] === '2026-07-28';
-listen(createServer((request, response) => (isModern(request) ? modern : legacy)(request, response)), args);
+const http = createServer((request, response) => (isModern(request) ? modern : legacy)(request, response));
+if (args.lines) listenForLines(socket => serveStdio(bank, { transport: new StdioServerTransport(socket, socket) }), args);
+else listen(http, args);

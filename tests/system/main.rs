@@ -20,6 +20,7 @@ mod hostile_stops;
 mod http1;
 mod interfaces;
 mod levels;
+mod lines;
 mod pairs;
 mod pods;
 mod policies;

@@ -36,7 +36,7 @@ pub struct Limits {
     pub name: ByteSize,
     /// Levels of nesting in one JSON message, up to 512. Deeper, `defaults.undecodable` applies (reason `too_deep`).
     pub depth: usize,
-    /// Calls of one session over HTTP+SSE that may wait for their answers. Further ones are refused (reason `unanswered`).
+    /// Calls of one session over HTTP+SSE, or in lines on one connection, that may wait for their answers. Further ones are refused (reason `unanswered`).
     pub unanswered: usize,
     /// Messages and events of all agents that are held, in bytes, beyond 32 KiB for each side of a connection. What does not
     /// fit is refused (reason `memory_full`).

@@ -58,7 +58,7 @@ impl Connection {
                 Answered::Tunnel => return Ok(self.tunnel_to()),
                 Answered::Upgraded => {
                     self.classify(Class::Opaque);
-                    return self.tunnel().await;
+                    return self.tunnel(None).await;
                 }
             }
         }
@@ -190,7 +190,7 @@ impl Connection {
         let answer = match (self.begun, &self.posting) {
             // It was told that it has to wait.
             (Begun::Stream, _) => self.stream.ending_with(refused),
-            (_, Some(channel)) if channel.say(refuse::events(refused)).await => {
+            (_, Some(channel)) if channel.say(&refuse::responses(refused)).await => {
                 refuse::http(&[], false, !keep)
             }
             _ => refuse::http(refused, batch, !keep),
@@ -216,7 +216,7 @@ impl Connection {
 
     /// Records and answers a refusal that belongs to no call.
     pub(super) async fn refuse_bytes(&mut self, status: &str, guard: Guard) -> Result<(), End> {
-        let (refusal, decision) = refuse_bytes(&self.parts, &self.conn, guard).await;
+        let (refusal, decision) = refuse_bytes(&self.parts, &self.conn, guard, "http").await;
         self.agent.writer.send(&refuse::plain(status, &refusal, &decision)).await.map_err(End::agent)
     }
 

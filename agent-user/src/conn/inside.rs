@@ -54,6 +54,7 @@ impl Connection {
         self.stream = Stream::default();
         self.progress = Progress::default();
         (self.posting, self.class, self.tls_name) = (None, None, None);
+        self.within_line = false;
         self.opened = Instant::now();
         listed
     }

@@ -1,9 +1,10 @@
-//! One agent connection, from accept to record. Read this first; then `exchange`, which every HTTP request takes, and
-//! `stop`, which ends what a stop runs into.
+//! One agent connection, from accept to record. Read this first; then `exchange`, which every HTTP request takes, `lines`, for
+//! messages without HTTP, and `stop`, which ends what a stop runs into.
 
 mod exchange;
 mod inside;
 pub mod intrusion;
+mod lines;
 mod park;
 mod sending;
 mod stop;
@@ -16,7 +17,9 @@ use tokio::net::TcpStream;
 
 use crate::approvals::Parked;
 use crate::channels::Channel;
-use crate::decode::{Hello, Named, Sniff, sniff};
+use crate::decide::Guard;
+use crate::decide::policy::Bias;
+use crate::decode::{Hello, Hidden, Named, Sniff, sniff};
 use crate::forward::End;
 use crate::forward::answer::Begun;
 use crate::forward::channel::Open;
@@ -27,7 +30,7 @@ use crate::forward::reframe::Stream;
 use crate::forward::side::{Reader, Side};
 use crate::forward::tunnel::tunnel;
 use crate::identity::{Agent, Identity};
-use crate::judge::{Target, is_refused, judge_opaque, names};
+use crate::judge::{Target, is_refused, judge_opaque, names, refuse_bytes};
 use crate::kernel::netns::Netns;
 use crate::ledger::{Conn, Phase, Scene};
 use crate::parts::Parts;
@@ -57,6 +60,7 @@ pub async fn run(stream: TcpStream, agent: Arc<Agent>, origin: Origin, netns: Ar
         match end {
             // Listed before the one up to here is off the ledger: a stop finds one of them.
             Some(End::Tunnel(tunnel)) => listed = connection.enter(tunnel),
+            Some(End::Lines) => break connection.lines().await,
             Some(end) => break end,
             None => {}
         }
@@ -97,6 +101,8 @@ struct Connection {
     class: Option<Class>,
     /// The server that a TLS client has named.
     tls_name: Option<String>,
+    /// The server has spoken first, and has not ended its line.
+    within_line: bool,
     /// Bytes sent to servers that this connection has done with.
     to_server: u64,
     opened: Instant,
@@ -130,6 +136,7 @@ impl Connection {
             parked: None,
             class: None,
             tls_name: None,
+            within_line: false,
             to_server: 0,
             opened: Instant::now(),
             end: None,
@@ -153,6 +160,7 @@ impl Connection {
                     self.hello().await?;
                     self.opaque(Class::Tls).await
                 }
+                Sniff::Lines => Ok(End::Lines),
                 Sniff::Http2Preface | Sniff::Opaque | Sniff::NeedMore => self.opaque(Class::Opaque).await,
             }
         };
@@ -161,21 +169,15 @@ impl Connection {
 
     async fn dial(&mut self) -> Result<(), End> {
         if self.server.is_none() {
-            intrusion::refuse(&self.parts, &self.netns, &self.conn).await?;
-            let stream = dial(&self.netns, self.conn.destination).await.map_err(End::Unreachable)?;
             // The one before may have had the same address.
             self.source = None;
-            self.source = self.parts.own_endpoint.remember(&self.netns, &stream, &self.conn);
-            let mut server = Side::new(stream, share(&self.parts, &self.conn), self.parts.keepalive);
-            if let Some(tunnel) = self.conn.tunnel() {
-                tunnel.dig(&mut server, self.parts.limits.header).await.map_err(End::Unreachable)?;
-            }
-            self.server = Some(server);
+            let (server, source) = reach(&self.parts, &self.netns, &self.conn).await?;
+            (self.server, self.source) = (Some(server), source);
         }
         Ok(())
     }
 
-    /// Waits until the agent's bytes tell what it speaks. A server that speaks first is not HTTP.
+    /// Waits until the agent's bytes tell what it speaks. A server that speaks first is not HTTP, but may speak JSON.
     async fn first_bytes(&mut self) -> Result<Sniff, End> {
         loop {
             match sniff(&self.agent.reader.buffer) {
@@ -184,7 +186,10 @@ impl Connection {
             }
             match between(&mut self.agent.reader, self.server.as_mut()).await? {
                 Spoke::Agent => {}
-                Spoke::Server => return Ok(Sniff::Opaque),
+                Spoke::Server => {
+                    let said = self.server.as_ref().and_then(|server| server.reader.buffer.first());
+                    return Ok(if matches!(said, Some(b'{' | b'[')) { Sniff::Lines } else { Sniff::Opaque });
+                }
             }
         }
     }
@@ -224,14 +229,57 @@ impl Connection {
             return Err(End::Refused);
         }
         self.dial().await?;
-        self.tunnel().await
+        if class == Class::Tls {
+            return self.tunnel(None).await;
+        }
+        if self.agent.reader.buffer.is_empty() && self.greeting().await == Sniff::Lines {
+            return Ok(End::Lines);
+        }
+        let mut hidden = Hidden::new(self.parts.limits);
+        let end = self.tunnel(Some(&mut hidden)).await?;
+        if hidden.has_found() { self.hidden(end).await } else { Ok(end) }
     }
 
-    async fn tunnel(&mut self) -> Result<End, End> {
+    /// Hands on what a server says before its agent has said anything, and tells what that then begins with.
+    async fn greeting(&mut self) -> Sniff {
+        self.begun = Begun::Partial;
+        loop {
+            let Some(server) = &mut self.server else { return Sniff::Opaque };
+            if !server.reader.buffer.is_empty() {
+                self.within_line = !server.reader.buffer.ends_with(b"\n");
+                // Where this fails, copying does.
+                if self.agent.writer.send(&server.reader.buffer).await.is_err() {
+                    return Sniff::Opaque;
+                }
+                server.reader.buffer.clear();
+            }
+            match sniff(&self.agent.reader.buffer) {
+                Sniff::NeedMore => {}
+                known => return known,
+            }
+            if between(&mut self.agent.reader, self.server.as_mut()).await.is_err() {
+                return Sniff::Opaque;
+            }
+        }
+    }
+
+    /// What was copied unread carries messages of MCP after all.
+    async fn hidden(&mut self, end: End) -> Result<End, End> {
+        if self.parts.defaults_of(&self.conn).undecodable == Bias::Deny {
+            refuse_bytes(&self.parts, &self.conn, Guard::Undecodable("hidden_message"), "line").await;
+            self.classify(Class::Refused);
+            return Ok(end);
+        }
+        self.conn.mark_mcp();
+        self.classify(Class::Mcp);
+        self.tunnel(None).await
+    }
+
+    async fn tunnel(&mut self, hidden: Option<&mut Hidden>) -> Result<End, End> {
         self.conn.set_phase(Phase::Open);
         self.begun = Begun::Partial;
         match self.server.as_mut() {
-            Some(server) => Ok(tunnel(&mut self.agent, server).await),
+            Some(server) => Ok(tunnel(&mut self.agent, server, hidden).await),
             None => Err(End::ServerClosed),
         }
     }
@@ -252,7 +300,12 @@ impl Connection {
                 self.agent.reset_on_close();
             }
             End::Refused | End::Malformed(_) | End::Full(_) => self.agent.linger().await,
-            End::AgentClosed | End::ServerClosed | End::Stopped | End::Drain | End::Tunnel(_) => {}
+            End::AgentClosed
+            | End::ServerClosed
+            | End::Stopped
+            | End::Drain
+            | End::Tunnel(_)
+            | End::Lines => {}
         }
         self.end = Some(end);
     }
@@ -316,6 +369,18 @@ impl Connection {
             lasted_ms: u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX),
         }));
     }
+}
+
+/// Makes the connection to the server.
+async fn reach(parts: &Arc<Parts>, netns: &Netns, conn: &Arc<Conn>) -> Result<(Side, Option<Source>), End> {
+    intrusion::refuse(parts, netns, conn).await?;
+    let stream = dial(netns, conn.destination).await.map_err(End::Unreachable)?;
+    let source = parts.own_endpoint.remember(netns, &stream, conn);
+    let mut server = Side::new(stream, share(parts, conn), parts.keepalive);
+    if let Some(tunnel) = conn.tunnel() {
+        tunnel.dig(&mut server, parts.limits.header).await.map_err(End::Unreachable)?;
+    }
+    Ok((server, source))
 }
 
 /// What a side of a connection holds.

@@ -17,6 +17,8 @@ use crate::forward::reframe::Stream;
 use crate::forward::refuse;
 use crate::forward::side::{Reader, Writer};
 use crate::judge::{Asking, Carrier, Consent, Judged, Question, Wait, judge};
+use crate::ledger::Conn;
+use crate::parts::Parts;
 use crate::record::entry::{Decision, Entry};
 
 use super::Connection;
@@ -84,35 +86,35 @@ impl Connection {
         consent.is_answered(question, parked, outcome);
         self.parked = None;
     }
+}
 
-    /// A stop has ended the wait: that is the decision on what was parked.
-    pub(super) fn unpark(&self, parked: &Parked, stop: &Arc<Stop>) {
-        parked.withdraw("operator_stop", Some(&stop.id));
-        let (question, agent) = (&parked.question, &self.conn.identity.agent);
-        let refusal = Refusal::Stop(Arc::clone(stop));
-        for call in &question.calls {
-            let fired: Vec<Arc<str>> = call.rules.iter().map(|asked| Arc::clone(&asked.rule)).collect();
-            let verdict = Verdict { refusal: Some(refusal.clone()), ..Verdict::default() };
-            agent.metrics.count(&verdict, call.protocol);
-            self.parts.metrics.denied(&agent.name, refusal.rule(), refusal.label());
-            self.parts.log.record(&Entry::Decision(Decision {
-                session: question.session,
-                workflow: question.workflow.as_deref(),
-                protocol: call.protocol.label(),
-                revision: call.revision,
-                method: &call.method,
-                tool: call.tool.as_deref(),
-                rpc_id: call.rpc_id.as_deref(),
-                verdict: verdict.label(),
-                rules: &fired,
-                reason: Some(refusal.reason()),
-                stop: refusal.stop_id(),
-                approval: Some(&question.approval),
-                generation: self.parts.gate.rules().generation,
-                arguments_digest: call.arguments_digest.clone(),
-                ..Decision::new(&call.decision, &self.conn, &question.server)
-            }));
-        }
+/// A stop has ended the wait: that is the decision on what was parked.
+pub(super) fn unpark(parts: &Parts, conn: &Conn, parked: &Parked, stop: &Arc<Stop>) {
+    parked.withdraw("operator_stop", Some(&stop.id));
+    let (question, agent) = (&parked.question, &conn.identity.agent);
+    let refusal = Refusal::Stop(Arc::clone(stop));
+    for call in &question.calls {
+        let fired: Vec<Arc<str>> = call.rules.iter().map(|asked| Arc::clone(&asked.rule)).collect();
+        let verdict = Verdict { refusal: Some(refusal.clone()), ..Verdict::default() };
+        agent.metrics.count(&verdict, call.protocol);
+        parts.metrics.denied(&agent.name, refusal.rule(), refusal.label());
+        parts.log.record(&Entry::Decision(Decision {
+            session: question.session,
+            workflow: question.workflow.as_deref(),
+            protocol: call.protocol.label(),
+            revision: call.revision,
+            method: &call.method,
+            tool: call.tool.as_deref(),
+            rpc_id: call.rpc_id.as_deref(),
+            verdict: verdict.label(),
+            rules: &fired,
+            reason: Some(refusal.reason()),
+            stop: refusal.stop_id(),
+            approval: Some(&question.approval),
+            generation: parts.gate.rules().generation,
+            arguments_digest: call.arguments_digest.clone(),
+            ..Decision::new(&call.decision, conn, &question.server)
+        }));
     }
 }
 
@@ -166,11 +168,11 @@ impl Telling<'_> {
 }
 
 /// The same in the stream in which the call is answered. Returns when that has ended: its agent has left.
-async fn tell_in(channel: &Channel, token: Option<Box<str>>, message: &str) {
+pub(super) async fn tell_in(channel: &Channel, token: Option<Box<str>>, message: &str) {
     let Some(token) = token else { return channel.ended().await };
     loop {
         let progress = refuse::progress(&token, channel.next_progress(), message);
-        if !channel.say(refuse::event(progress.as_bytes())).await {
+        if !channel.say(&[progress]).await {
             return;
         }
         sleep(TELL_EVERY).await;
@@ -178,7 +180,7 @@ async fn tell_in(channel: &Channel, token: Option<Box<str>>, message: &str) {
 }
 
 /// What a call waits for.
-fn words(question: &approvals::Question) -> String {
+pub(super) fn words(question: &approvals::Question) -> String {
     let mut rules: Vec<&str> =
         question.calls.iter().flat_map(|call| &call.rules).map(|asked| &*asked.rule).collect();
     rules.dedup();

@@ -14,12 +14,14 @@ use crate::forward::channel::catch;
 use crate::forward::evidence::Evidence;
 use crate::forward::refuse::Refused;
 use crate::forward::{End, refuse};
-use crate::ledger::{Call, Phase, Scene};
+use crate::ledger::{Call, Conn, Phase, Scene};
+use crate::parts::Parts;
 
 use super::Connection;
+use super::park::unpark;
 
 /// How long an agent that is stopped may take to accept the answer.
-const ANSWER_WITHIN: Duration = Duration::from_millis(100);
+pub(super) const ANSWER_WITHIN: Duration = Duration::from_millis(100);
 
 impl Connection {
     /// A stop ends what is in flight: fates are filed, pending ids answered in their protocol, streams ended. Returns
@@ -41,7 +43,7 @@ impl Connection {
         }
         let (scene, mut refusal) = (self.conn.scene(), self.conn.refusal_by(stop));
         let (phase, calls) = self.conn.stop();
-        let met = self.met_meanwhile(&refusal, &scene, &calls);
+        let met = met_meanwhile(&self.parts, &self.conn, &refusal, &scene, &calls);
         let stop = met.as_ref().unwrap_or(stop);
         if met.is_some() {
             refusal = Refusal::Stop(Arc::clone(stop));
@@ -53,7 +55,7 @@ impl Connection {
             self.parts.book.file(stop, &self.conn, &calls, fate, follows);
         }
         if let Some(parked) = self.parked.take() {
-            self.unpark(&parked, stop);
+            unpark(&self.parts, &self.conn, &parked, stop);
         }
         let goes_on = stop.level == Level::Refuse
             && match self.begun {
@@ -66,7 +68,7 @@ impl Connection {
         let answer = match self.begun {
             Begun::Nothing if let Some(channel) = posting => {
                 let refused = Refused::all(&calls, &refusal);
-                let is_said = channel.say_later(refuse::events(&refused));
+                let is_said = channel.say_later(&refuse::responses(&refused));
                 Some(refuse::http(if is_said { &[] } else { &refused }, self.batch && !is_said, close))
             }
             Begun::Nothing if !calls.is_empty() => {
@@ -128,17 +130,23 @@ impl Connection {
             None => Some(End::Stopped),
         }
     }
+}
 
-    /// What a rule has called off may have been in the scope of a stop by then, which must not miss it.
-    fn met_meanwhile(&self, refusal: &Refusal, scene: &Scene, calls: &[Call]) -> Option<Arc<Stop>> {
-        if matches!(refusal, Refusal::Stop(_)) {
-            return None;
-        }
-        let rules = self.parts.gate.rules();
-        self.conn.identity.agent.as_whom(|agent| {
-            let meets =
-                |stop: &&Arc<Stop>| calls.iter().any(|call| stop.selector.matches(&call.facts(scene, agent)));
-            furthest(rules.stops.iter().filter(meets)).cloned()
-        })
+/// What a rule has called off may have been in the scope of a stop by then, which must not miss it.
+pub(super) fn met_meanwhile(
+    parts: &Parts,
+    conn: &Conn,
+    refusal: &Refusal,
+    scene: &Scene,
+    calls: &[Call],
+) -> Option<Arc<Stop>> {
+    if matches!(refusal, Refusal::Stop(_)) {
+        return None;
     }
+    let rules = parts.gate.rules();
+    conn.identity.agent.as_whom(|agent| {
+        let meets =
+            |stop: &&Arc<Stop>| calls.iter().any(|call| stop.selector.matches(&call.facts(scene, agent)));
+        furthest(rules.stops.iter().filter(meets)).cloned()
+    })
 }

@@ -333,7 +333,9 @@ async fn agents(Shared(control): Shared<App>) -> Json<Value> {
     for (path, held) in parts.agents.held() {
         let dir = parts.agents.dir(&path);
         let processes = cgroup::procs(&dir).map_or(0, |procs| procs.len());
-        let conns = parts.ledger.open_conns(|conn| conn.identity.agent.number == held.agent.number);
+        let is_its =
+            |conn: &crate::ledger::Conn| conn.identity.agent.number == held.agent.number && !conn.is_part();
+        let conns = parts.ledger.open_conns(is_its);
         let inspected = conns.iter().filter(|conn| conn.is_mcp()).count();
         let rules = parts.gate.rules();
         let stop = held.agent.as_whom(|whom| rules.stop_of_agent(whom)).map(|stop| stop.id.to_string());

@@ -228,7 +228,7 @@ pub enum Guard {
     UnseenTool,
     /// What it uses was blocked by an operator.
     Blocked,
-    /// Too many calls that are answered in the same stream have no answer yet (HTTP+SSE).
+    /// Too many calls that are answered in the same stream have no answer yet (HTTP+SSE, and lines).
     Unanswered { limit: usize },
     /// There is no memory for it within the bounds of the configuration.
     Full(Full),

@@ -202,6 +202,11 @@ pub fn mismatch(claims: &Claims<'_>, call: &Call<'_>) -> Option<Mismatch> {
     if version == stated.as_bytes() { None } else { differ("mcp-protocol-version", version, stated) }
 }
 
+/// Whether a message asks for something of MCP.
+pub fn asks(message: &Message<'_>) -> bool {
+    call(message).is_some_and(|call| call.is_mcp)
+}
+
 /// Whether a method is MCP's by its name alone. `tasks/*` counts, though A2A has some of them too.
 pub fn is_mcp_method(method: &str) -> bool {
     match method.split_once('/') {

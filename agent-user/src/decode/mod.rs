@@ -3,8 +3,8 @@
 //! Pure: no IO, no clock, no locks; every input may be hostile and none may panic. Need-more is not an error. What
 //! two parsers could read differently is an error with a name, and what the caller does with it is policy.
 //!
-//! In the order in which bytes pass: [`mod@sniff`], [`hello`], [`head`], [`Authority`], [`body`], [`coding`], [`sse`], [`jsonrpc`], [`mcp`], [`operation`]. What only some
-//! configurations look for: [`headers`], [`find`], [`trace`], [`a2a`]. For a content that was edited: [`rewrite_head`].
+//! In the order in which bytes pass: [`mod@sniff`], [`hello`], [`head`], [`Authority`], [`body`], [`coding`], [`sse`], [`mod@lines`], [`jsonrpc`], [`mcp`], [`operation`]. What only some
+//! configurations look for: [`headers`], [`find`], [`trace`], [`a2a`]. In what is copied unread: [`Hidden`]. For a content that was edited: [`rewrite_head`].
 
 pub mod a2a;
 pub mod body;
@@ -14,8 +14,10 @@ pub mod find;
 pub mod head;
 pub mod headers;
 pub mod hello;
+mod hidden;
 mod json;
 pub mod jsonrpc;
+pub mod lines;
 mod malformed;
 pub mod mcp;
 pub mod members;
@@ -42,9 +44,11 @@ pub use head::{Framing, Method, RequestHead, ResponseHead, Span, Version};
 pub use head::{parse_request, parse_response};
 pub use headers::Headers;
 pub use hello::{Hello, Named};
+pub use hidden::Hidden;
 pub use json::DEEPEST;
 pub(crate) use json::{Scanner, Stop};
 pub use jsonrpc::{IdKind, Kind, Message, Payload, RawId, decode};
+pub use lines::{Lines, Piece, Said, said};
 pub use malformed::Malformed;
 pub use mcp::{Call, Claims, Mismatch, ResultFacts, Revision};
 pub use members::{Meta, Params, ResultMembers};

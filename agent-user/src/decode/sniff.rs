@@ -14,6 +14,8 @@ pub enum Sniff {
     Http2Preface,
     /// A TLS handshake record (RFC 8446, section 5.1).
     Tls,
+    /// JSON, or white space before it: messages may be lines (MCP, stdio framing over TCP), unless they are something else.
+    Lines,
     /// Anything else.
     Opaque,
 }
@@ -27,6 +29,9 @@ pub fn sniff(bytes: &[u8]) -> Sniff {
     match bytes {
         [0x16, 0x03, ..] => return Sniff::Tls,
         [] | [0x16] => return Sniff::NeedMore,
+        // No other protocol begins with white space, and some readers skip a byte order mark.
+        [b'{' | b'[' | b' ' | b'\t' | b'\r' | b'\n', ..] | [0xef, 0xbb, 0xbf, ..] => return Sniff::Lines,
+        [0xef] | [0xef, 0xbb] => return Sniff::NeedMore,
         _ => {}
     }
     if bytes == PREFACE {
@@ -63,14 +68,18 @@ mod tests {
         check(b"\x16\x02\x01", Sniff::Opaque);
         check(b"SSH-2.0-x", Sniff::Opaque);
         check(b"get / ", Sniff::Opaque);
-        check(b"\r\nGET /", Sniff::Opaque);
+        check(b"\r\nGET /", Sniff::Lines);
+        for json in ["{", "[", " {", "\t[", "\n", "\u{feff}{"] {
+            check(json.as_bytes(), Sniff::Lines);
+        }
+        check("\u{fefe}{".as_bytes(), Sniff::Opaque);
         check(b"PRI * HTTP/2.0\r\n\r\nXX", Sniff::Opaque);
         check(b"BREW / HTTP/1.1", Sniff::Opaque);
     }
 
     #[test]
     fn fitting_prefixes_need_more() {
-        for whole in METHODS.iter().chain([&PREFACE, &b"\x16\x03".as_slice()]) {
+        for whole in METHODS.iter().chain([&PREFACE, &b"\x16\x03".as_slice(), &b"\xef\xbb\xbf".as_slice()]) {
             for len in 0..whole.len() {
                 check(&whole[..len], Sniff::NeedMore);
             }

@@ -38,8 +38,9 @@ pub struct Client<'a> {
 /// What a server answered.
 #[derive(Debug)]
 pub struct Reply {
-    pub status: u16,
-    /// The JSON text of its body, or of the last event of a stream.
+    /// Of an answer over HTTP.
+    pub status: Option<u16>,
+    /// The JSON text of its body, of the last event of a stream, or of a line.
     pub text: String,
 }
 
@@ -75,7 +76,7 @@ pub fn error(rpc_id: &str, error: &Value) -> Option<String> {
 }
 
 impl Client<'_> {
-    /// Sends one message on a connection of its own. `routing` is what `Mcp-Method` and `Mcp-Name` must say (MCP
+    /// Sends one message: a line on its connection where that is one of lines, else on a connection of its own. `routing` is what `Mcp-Method` and `Mcp-Name` must say (MCP
     /// 2026-07-28).
     pub async fn post(&self, body: &str, routing: Option<(&str, &str)>) -> io::Result<Reply> {
         let posted = timeout(ANSWER_WITHIN, self.try_post(body, routing)).await;
@@ -83,6 +84,11 @@ impl Client<'_> {
     }
 
     async fn try_post(&self, body: &str, routing: Option<(&str, &str)>) -> io::Result<Reply> {
+        if let Some(server) = self.conn.lines() {
+            let server = server.upgrade().ok_or(io::ErrorKind::NotConnected)?;
+            let text = server.post(body, asks(body).as_deref()).await?;
+            return Ok(Reply { status: None, text });
+        }
         let head = parse_request(self.request, self.limits.header).ok().flatten();
         let message = head.and_then(|head| self.message(&head, body, routing));
         let message = message.ok_or_else(|| invalid("the head of the request is lost"))?;
@@ -114,6 +120,13 @@ impl Client<'_> {
         message.extend_from_slice(rest.as_bytes());
         Some(message)
     }
+}
+
+/// The id under which a message of ours wants to be answered.
+fn asks(body: &str) -> Option<String> {
+    let message: Value = serde_json::from_str(body).ok()?;
+    message.get("method")?;
+    message.get("id")?.as_str().map(str::to_owned)
 }
 
 /// Headers that say something about the request's own body, or about its connection.
@@ -165,7 +178,7 @@ async fn read_reply(side: &mut Side, limits: &Limits) -> io::Result<Reply> {
     let content = content.map_err(|fault| invalid(fault.label()))?;
     let bytes = content.of(&side.reader.buffer);
     let text = if head.media == Media::EventStream { last_event(bytes) } else { bytes.to_vec() };
-    Ok(Reply { status: head.status, text: String::from_utf8_lossy(&text).into_owned() })
+    Ok(Reply { status: Some(head.status), text: String::from_utf8_lossy(&text).into_owned() })
 }
 
 async fn more(side: &mut Side) -> io::Result<()> {
@@ -193,6 +206,11 @@ fn invalid(what: &str) -> io::Error {
 }
 
 impl Reply {
+    /// What it was, for a record.
+    pub fn outcome(&self) -> String {
+        self.status.map_or_else(|| "written".to_owned(), |status| format!("status {status}"))
+    }
+
     /// The response in it, where it is JSON.
     pub fn response(&self) -> Option<Value> {
         serde_json::from_str(&self.text).ok()

@@ -111,7 +111,7 @@ pub fn catch(parts: &Arc<Parts>, channel: &Arc<Channel>) {
         parts.book.file(stop, &channel.conn, std::slice::from_ref(call), Fate::Sent, true);
     };
     for caught in channel.conn.catch_posted(&rules, file) {
-        channel.say_later(refuse::events(&Refused::all(&caught.calls, &caught.refusal)));
+        channel.say_later(&refuse::responses(&Refused::all(&caught.calls, &caught.refusal)));
         let (parts, channel) = (Arc::clone(parts), Arc::clone(channel));
         tokio::spawn(follow(parts, channel, caught.stop, caught.calls));
     }

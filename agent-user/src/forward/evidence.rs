@@ -279,9 +279,10 @@ pub(super) struct Teller {
 impl Teller {
     /// One call after the other. Gives the decisions of those whose cancel the server took.
     pub(super) fn tell(self, calls: &[Call]) -> impl Future<Output = Vec<Box<str>>> + use<> {
-        // Other protocols do not know the notification, MCP 2026-07-28 drops it, and it is forbidden for `initialize`.
+        // Other protocols do not know the notification, MCP 2026-07-28 drops it over HTTP, and it is forbidden for `initialize`.
+        let is_line = self.conn.lines().is_some();
         let is_cancelable = |call: &&Call| {
-            call.revision.is_some_and(|revision| revision != mcp::Revision::V2026_07_28.as_str())
+            call.revision.is_some_and(|revision| is_line || revision != mcp::Revision::V2026_07_28.as_str())
                 && call.rpc_id.is_some()
                 && &*call.method != "initialize"
         };
@@ -300,8 +301,9 @@ impl Teller {
                 let client = Client { request: &request, conn: &conn, netns: &netns, limits: &parts.limits };
                 let outcome = match client.post(&message, None).await {
                     Ok(reply) => {
-                        taken.extend((reply.status < 300).then(|| call.decision.clone()));
-                        format!("status {}", reply.status)
+                        let is_taken = reply.status.is_some_and(|status| status < 300);
+                        taken.extend(is_taken.then(|| call.decision.clone()));
+                        reply.outcome()
                     }
                     Err(error) => error.to_string(),
                 };

@@ -11,7 +11,7 @@ use crate::channels::Channel;
 use crate::decide::policy::Bias;
 use crate::decide::stop::Stop;
 use crate::decide::{Guard, Reach, Refusal, Rules};
-use crate::decode::{Kind, Message, Payload, decode, mcp, operation};
+use crate::decode::{Kind, Message, Payload, Undecodable, decode, mcp, operation};
 use crate::forward::channel::catch;
 use crate::forward::{evidence, refuse};
 use crate::judge::{Answer, Answering};
@@ -83,18 +83,41 @@ impl Inspecting<'_> {
             decode(json, limits)
         };
         match decoded {
-            Ok(payload) => {
-                let edit = self.judge(rules, &payload, json).await;
-                self.finish(&payload, json.len(), status);
-                edit
-            }
+            Ok(payload) => self.edit_messages(rules, &payload, json, status).await,
             Err(_) if !self.is_mcp => Edit::Pass,
-            Err(_) if self.parts.defaults_of(self.conn).undecodable == Bias::Allow => Edit::Pass,
-            Err(fault) => {
-                let refusal = Refusal::Guard(Guard::Undecodable(fault.label()));
-                Edit::Drop { refusal, recorded: false }
-            }
+            Err(fault) => self.undecodable(&fault),
         }
+    }
+
+    /// The same for one that was decoded.
+    pub async fn edit_messages(
+        &self,
+        rules: &Rules,
+        payload: &Payload<'_>,
+        json: &[u8],
+        status: Option<u16>,
+    ) -> Edit {
+        let mut edit = self.judge(rules, payload, json).await;
+        while payload.messages().iter().any(|message| self.is_caught(message)) {
+            edit = self.judge(rules, payload, json).await;
+        }
+        self.finish(payload, json.len(), status);
+        edit
+    }
+
+    /// Of one that cannot be decoded.
+    pub fn undecodable(&self, fault: &Undecodable) -> Edit {
+        if self.parts.defaults_of(self.conn).undecodable == Bias::Allow {
+            return Edit::Pass;
+        }
+        let refusal = Refusal::Guard(Guard::Undecodable(fault.label()));
+        Edit::Drop { refusal, recorded: false }
+    }
+
+    /// A stop has caught the call that it answers, meanwhile.
+    fn is_caught(&self, message: &Message<'_>) -> bool {
+        let Kind::Response { id: Some(id), .. } = &message.kind else { return false };
+        self.channel.is_some() && self.conn.is_late(*id)
     }
 
     /// What rules say of it.
@@ -248,14 +271,7 @@ impl Inspecting<'_> {
 }
 
 /// Files what a late answer tells of a call: it never reaches the agent.
-pub(super) fn settle(
-    parts: &Parts,
-    conn: &Conn,
-    stop: &Stop,
-    call: &Call,
-    message: &Message<'_>,
-    json: &[u8],
-) {
+pub fn settle(parts: &Parts, conn: &Conn, stop: &Stop, call: &Call, message: &Message<'_>, json: &[u8]) {
     let (fate, late) = evidence::of_answer(message, json);
     parts.book.settle(stop, conn, call, None, fate, Some(late));
 }

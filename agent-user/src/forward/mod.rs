@@ -13,6 +13,7 @@ pub mod evidence;
 pub mod hold;
 pub mod inspect;
 mod instead;
+pub mod lines;
 mod opened;
 pub mod own;
 pub mod reframe;
@@ -55,6 +56,8 @@ pub enum End {
     Drain,
     /// It goes on inside the tunnel of a proxy, as another connection.
     Tunnel(Arc<Tunnel>),
+    /// It goes on as a connection of lines.
+    Lines,
 }
 
 impl End {
@@ -70,6 +73,7 @@ impl End {
             End::Stopped => "operator_stop",
             End::Drain => "drain",
             End::Tunnel(_) => "tunnel",
+            End::Lines => "lines",
         }
     }
 

@@ -112,7 +112,7 @@ pub fn error(refusal: &Refusal) -> Value {
 /// A whole HTTP answer for calls that were refused before their answer began: 200 with one response per id, or 202
 /// for a message that expects none; 400 where a header contradicts the body; 403 for an operation of A2A over HTTP+JSON.
 pub fn http(refused: &[Refused], batch: bool, close: bool) -> Vec<u8> {
-    let responses: Vec<String> = refused.iter().filter_map(response).collect();
+    let responses = responses(refused);
     let contradicts = refused.iter().any(|refused| refused.refusal.is_mcp_header_mismatch());
     let is_operation = refused.iter().any(|refused| refused.call.is_operation);
     match (&*responses, batch) {
@@ -123,6 +123,11 @@ pub fn http(refused: &[Refused], batch: bool, close: bool) -> Vec<u8> {
         ([response], false) => with_body("200 OK", response, close),
         _ => with_body("200 OK", &format!("[{}]", responses.join(",")), close),
     }
+}
+
+/// The JSON texts of responses, one for each call that has an id to answer.
+pub fn responses(refused: &[Refused]) -> Vec<String> {
+    refused.iter().filter_map(response).collect()
 }
 
 /// One server-sent event per refused call, for an answer that has begun as a stream.
@@ -185,12 +190,18 @@ pub const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 
 /// An HTTP answer to something that is no call: a stream, or a request to a server that is not MCP.
 pub fn plain(status: &str, refusal: &Refusal, decision: &str) -> Vec<u8> {
-    let body = json!({"error": {
+    with_body(status, &unread(refusal, decision, None), true)
+}
+
+/// The JSON text of an error in place of something that could not be read; `id` is the JSON text of the id under which its
+/// sender waits for an answer, as far as that can be told.
+pub fn unread(refusal: &Refusal, decision: &str, id: Option<&str>) -> String {
+    let error = json!({
         "code": if refusal.stop_id().is_some() { STOPPED } else { REFUSED },
         "message": format!("interlock refused this request: {}", refusal.reason()),
         "data": {"rule": refusal.rule(), "decision": decision, "stop": refusal.stop_id()},
-    }, "jsonrpc": "2.0", "id": null});
-    with_body(status, &body.to_string(), true)
+    });
+    format!(r#"{{"error":{error},"jsonrpc":"2.0","id":{}}}"#, id.unwrap_or("null"))
 }
 
 /// The interim answer an agent waits for before it sends a body (RFC 9110 section 10.1.1).

@@ -56,7 +56,7 @@ impl Reply {
         let client =
             Client { request: &self.request, conn: &self.conn, netns: &self.netns, limits: &self.limits };
         let outcome = match client.post(&self.message, None).await {
-            Ok(reply) => format!("status {}", reply.status),
+            Ok(reply) => reply.outcome(),
             Err(error) => error.to_string(),
         };
         self.log.record(&Entry::Reply(entry::Reply {

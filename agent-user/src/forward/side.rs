@@ -170,11 +170,16 @@ impl Writer {
     /// Writes what follows the first `left` bytes, which counts on: when cancelled, the rest can be sent later.
     pub async fn send_rest(&mut self, bytes: &[u8], left: &mut usize) -> io::Result<()> {
         while *left < bytes.len() {
-            let n = self.socket()?.write(&bytes[*left..]).await?;
-            self.add(n)?;
-            *left += n;
+            *left += self.send_some(&bytes[*left..]).await?;
         }
         Ok(())
+    }
+
+    /// Writes as much as can be written now, and tells how much that was. When cancelled, nothing has left.
+    pub async fn send_some(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let n = self.socket()?.write(bytes).await?;
+        self.add(n)?;
+        Ok(n)
     }
 
     fn socket(&mut self) -> io::Result<&mut OwnedWriteHalf> {

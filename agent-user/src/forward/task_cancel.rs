@@ -111,11 +111,11 @@ fn describe(reply: &Reply) -> String {
     let code = response["error"]["code"].as_i64();
     let status = response["result"].get("status").and_then(Value::as_str);
     match (code, status) {
-        (Some(code), _) => format!("status {}, error {code}", reply.status),
+        (Some(code), _) => format!("{}, error {code}", reply.outcome()),
         (None, Some("cancelled" | "completed" | "failed" | "working" | "input_required")) => {
-            format!("status {}, task {}", reply.status, status.unwrap_or_default())
+            format!("{}, task {}", reply.outcome(), status.unwrap_or_default())
         }
-        (None, _) => format!("status {}", reply.status),
+        (None, _) => reply.outcome(),
     }
 }
 
@@ -138,7 +138,7 @@ mod tests {
 
     #[track_caller]
     fn check(text: &str, expect: Option<Fate>) {
-        let reply = Reply { status: 200, text: text.to_owned() };
+        let reply = Reply { status: Some(200), text: text.to_owned() };
         assert_eq!(fate(&reply).map(|(fate, _)| fate), expect, "{text}");
     }
 

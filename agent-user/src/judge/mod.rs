@@ -163,6 +163,9 @@ pub async fn judge_messages(
     let mut scene = target.scene(conn, &carrier, (is_mcp, is_modern), workflow);
     if let Some(channel) = channel {
         scene.path = Arc::clone(&channel.path);
+        if matches!(carrier, Carrier::Line) {
+            scene.revision = Some(channel.revision().as_str());
+        }
     }
     for (index, message) in prepared.iter_mut().enumerate() {
         message.place(parts, conn, &scene, consent.kept.get(index));

@@ -43,8 +43,11 @@ impl Target {
         self.generation = rules.generation;
     }
 
-    /// Goes by these rules from now on, at the server that was asked last.
+    /// Goes by these rules from now on, at the server that was asked last, or where the connection leads.
     pub fn follow(&mut self, rules: &Rules, conn: &Conn) {
+        if self.generation == 0 {
+            self.name(conn, b"");
+        }
         if self.generation != rules.generation {
             self.reach = conn
                 .identity

@@ -37,14 +37,15 @@ pub async fn judge_unread(
 }
 
 /// Judges a connection that is not HTTP. Its scene is on the ledger already.
-pub async fn judge_opaque(parts: &Parts, conn: &Conn, label: &str) -> Option<Refusal> {
+/// The refusal, if there is one, and the id of its decision.
+pub async fn judge_opaque(parts: &Parts, conn: &Conn, label: &str) -> Option<(Refusal, String)> {
     let rules = parts.gate.rules().clone();
     let scene = conn.scene();
     let reach =
         conn.identity.agent.as_whom(|agent| rules.reach(agent, conn.identity.namespace(), &scene.servers));
     let guard = (reach.defaults.opaque == Bias::Deny).then_some(Guard::Opaque);
     let unread = Unread { parts, conn, rules: &rules, scope: &reach.scope, scene: &scene };
-    Some(unread.judge(guard, label).await?.0)
+    unread.judge(guard, label).await
 }
 
 /// Whether a connection would be refused whatever it says. Nothing is recorded: it has said nothing yet.
@@ -56,13 +57,13 @@ pub fn is_refused(parts: &Parts, conn: &Conn, scene: &Scene) -> bool {
 }
 
 /// Refuses bytes of an agent that are no request, and returns the id of the decision.
-pub async fn refuse_bytes(parts: &Parts, conn: &Conn, guard: Guard) -> (Refusal, String) {
+pub async fn refuse_bytes(parts: &Parts, conn: &Conn, guard: Guard, label: &str) -> (Refusal, String) {
     let rules = parts.gate.rules().clone();
     let scene = conn.scene();
     let scope = rules.policy.scope(&conn.identity.agent.name, conn.identity.namespace(), &scene.servers);
     let unread = Unread { parts, conn, rules: &rules, scope: &scope, scene: &scene };
     let refusal = Refusal::Guard(guard.clone());
-    unread.judge(Some(guard), "http").await.unwrap_or((refusal, String::new()))
+    unread.judge(Some(guard), label).await.unwrap_or((refusal, String::new()))
 }
 
 struct Unread<'a> {

@@ -3,17 +3,18 @@
 //! How it and the rules are read and written makes stops exact: see [`crate::gate`].
 
 mod call;
+mod list;
 mod posted;
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, PoisonError, Weak};
 
 use crate::decide::stop::{Level, Stop, Whom};
 use crate::decide::{Refusal, Rules, furthest};
 use crate::decode::RawId;
 use crate::forward::connect::Tunnel;
+use crate::forward::lines::ToServer;
 use crate::identity::Identity;
 use crate::limits::Permit;
 pub use crate::phase::Phase;
@@ -21,6 +22,7 @@ use crate::session::Session;
 use crate::sync::{Mutex, MutexGuard, Notify};
 
 pub use self::call::{Call, Scene, addresses, used};
+pub use self::list::{Brought, Entry, Ledger};
 pub use self::posted::{CaughtThere, Unexpected};
 use self::posted::{Posted, PostsTo};
 
@@ -37,6 +39,10 @@ pub struct Conn {
     mcp: AtomicBool,
     /// The tunnel that it goes through, where its destination is a proxy.
     tunnel: OnceLock<Arc<Tunnel>>,
+    /// Its messages are lines, and so its server is told on it.
+    lines: OnceLock<Weak<ToServer>>,
+    /// It is what its agent says in a connection of lines, which has an entry of its own.
+    part: bool,
     /// Its destination means something only where the agent is.
     apart: AtomicBool,
     /// The agent has closed its side.
@@ -77,6 +83,33 @@ struct CalledOff {
 }
 
 impl Conn {
+    fn new(id: u64, identity: Identity, destination: SocketAddr, scene: Scene) -> Conn {
+        let state = State {
+            phase: Phase::Idle,
+            scene,
+            calls: Vec::new(),
+            permits: Vec::new(),
+            awaited: None,
+            cut_by: None,
+            called_off: Vec::new(),
+            posted: None,
+            posts_to: None,
+        };
+        Conn {
+            id,
+            identity,
+            destination,
+            wake: Notify::new(),
+            mcp: AtomicBool::new(false),
+            tunnel: OnceLock::new(),
+            lines: OnceLock::new(),
+            part: false,
+            apart: AtomicBool::new(false),
+            agent_left: AtomicBool::new(false),
+            state: Mutex::new(state),
+        }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -99,6 +132,22 @@ impl Conn {
     pub fn enter(&self, tunnel: Arc<Tunnel>) {
         // It does so once.
         let _ = self.tunnel.set(tunnel);
+    }
+
+    /// How its server is told something, if its messages are lines.
+    pub fn lines(&self) -> Option<&Weak<ToServer>> {
+        self.lines.get()
+    }
+
+    /// Its messages are lines.
+    pub fn speaks_lines(&self, server: Weak<ToServer>) {
+        // It does so once.
+        let _ = self.lines.set(server);
+    }
+
+    /// Whether it is no connection of its own.
+    pub fn is_part(&self) -> bool {
+        self.part
     }
 
     /// Whether its destination is in the agent's own network namespace: another agent that goes to the same address goes to
@@ -308,192 +357,5 @@ impl State {
             return stop.selector.matches(&self.scene.facts(agent));
         }
         self.calls.iter().any(|call| stop.selector.matches(&call.facts(&self.scene, agent)))
-    }
-}
-
-/// The open connections of all agents.
-#[derive(Debug, Default)]
-pub struct Ledger {
-    /// By number: in the order in which they were opened.
-    conns: Mutex<BTreeMap<u64, Arc<Conn>>>,
-    next: AtomicU64,
-    settling: Mutex<Settling>,
-    settled: Notify,
-}
-
-/// How far the stop that was brought last has come. Orders are taken one at a time.
-#[derive(Debug, Default)]
-struct Settling {
-    /// Tells it from the ones before, which may have been given up.
-    turn: u64,
-    /// Connections that have yet to act on it.
-    left: usize,
-}
-
-impl Ledger {
-    fn conns(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Conn>>> {
-        self.conns.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A number for a connection.
-    pub fn next_id(&self) -> u64 {
-        self.next.fetch_add(1, Ordering::Relaxed)
-    }
-
-    /// Opens a connection; `scene` is what is known of it before it says anything. It stays listed until the returned
-    /// entry is dropped.
-    pub fn open(self: &Arc<Self>, identity: Identity, destination: SocketAddr, scene: Scene) -> Entry {
-        let id = self.next_id();
-        let state = State {
-            phase: Phase::Idle,
-            scene,
-            calls: Vec::new(),
-            permits: Vec::new(),
-            awaited: None,
-            cut_by: None,
-            called_off: Vec::new(),
-            posted: None,
-            posts_to: None,
-        };
-        let conn = Arc::new(Conn {
-            id,
-            identity,
-            destination,
-            wake: Notify::new(),
-            mcp: AtomicBool::new(false),
-            tunnel: OnceLock::new(),
-            apart: AtomicBool::new(false),
-            agent_left: AtomicBool::new(false),
-            state: Mutex::new(state),
-        });
-        self.conns().insert(id, Arc::clone(&conn));
-        Entry { ledger: Arc::clone(self), conn }
-    }
-
-    /// All open connections of agents that `concerns` accepts.
-    pub fn open_conns(&self, concerns: impl Fn(&Conn) -> bool) -> Vec<Arc<Conn>> {
-        self.conns().values().filter(|conn| concerns(conn)).cloned().collect()
-    }
-
-    /// Notes that the agent behind `asking` wants its call of this session and id, at the same server, cancelled. False: no
-    /// such call is in flight.
-    pub fn cancelled_by_agent(&self, asking: &Conn, session: Option<Session>, id: RawId<'_>) -> bool {
-        let same = |conn: &Conn| {
-            conn.identity.agent.number == asking.identity.agent.number
-                && conn.destination == asking.destination
-        };
-        let conns = self.open_conns(same);
-        conns.iter().any(|conn| conn.cancelled_by_agent(session, id))
-    }
-
-    pub fn len(&self) -> usize {
-        self.conns().len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.conns().is_empty()
-    }
-
-    /// Brings a stop, which is published by now, to every connection it concerns.
-    pub fn bring(&self, stop: &Arc<Stop>) -> Brought {
-        let mut brought = Brought::default();
-        let agents = |conn: &Conn| conn.identity.agent.as_whom(|agent| stop.selector.matches_agent(agent));
-        let turn = {
-            let mut settling = self.settling();
-            // One more than there are, so that it does not end before all are counted.
-            *settling = Settling { turn: settling.turn + 1, left: 1 };
-            settling.turn
-        };
-        for conn in self.open_conns(agents) {
-            match conn.meet(stop, turn) {
-                Meeting::Unconcerned => {}
-                Meeting::Rests => brought.resting.push(conn),
-                Meeting::Cut => brought.cut.push(conn),
-                Meeting::Acts => {
-                    self.settling().left += 1;
-                    conn.wake.notify_one();
-                    brought.acting.push(conn);
-                }
-            }
-        }
-        self.acted_on(turn);
-        brought
-    }
-
-    /// Waits until each connection of the stop that was brought last has acted on it, or is gone. Cancel it to give up.
-    pub async fn settled(&self) {
-        loop {
-            // Registered before looking, so that no notification falls between the two.
-            let settled = self.settled.notified();
-            if self.unsettled() == 0 {
-                return;
-            }
-            settled.await;
-        }
-    }
-
-    /// How many connections the stop that was brought last still waits for.
-    pub fn unsettled(&self) -> usize {
-        self.settling().left
-    }
-
-    /// The connection has acted on every stop so far.
-    pub fn acted(&self, conn: &Conn) {
-        let awaited = conn.state().awaited.take();
-        if let Some(turn) = awaited {
-            self.acted_on(turn);
-        }
-    }
-
-    fn acted_on(&self, turn: u64) {
-        let mut settling = self.settling();
-        if settling.turn == turn {
-            settling.left -= 1;
-            if settling.left == 0 {
-                self.settled.notify_waiters();
-            }
-        }
-    }
-
-    fn settling(&self) -> MutexGuard<'_, Settling> {
-        self.settling.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The connections that a stop concerns.
-#[derive(Debug, Default)]
-pub struct Brought {
-    /// Will have its next message refused.
-    pub resting: Vec<Arc<Conn>>,
-    /// Are marked, and end when they are woken.
-    pub cut: Vec<Arc<Conn>>,
-    /// Have been woken to end what they do.
-    pub acting: Vec<Arc<Conn>>,
-}
-
-impl Brought {
-    /// All of them.
-    pub fn conns(&self) -> impl Iterator<Item = &Arc<Conn>> {
-        self.resting.iter().chain(&self.cut).chain(&self.acting)
-    }
-}
-
-/// Keeps a connection listed.
-#[derive(Debug)]
-pub struct Entry {
-    ledger: Arc<Ledger>,
-    conn: Arc<Conn>,
-}
-
-impl Entry {
-    pub fn conn(&self) -> &Arc<Conn> {
-        &self.conn
-    }
-}
-
-impl Drop for Entry {
-    fn drop(&mut self) {
-        self.ledger.conns().remove(&self.conn.id);
-        self.ledger.acted(&self.conn);
     }
 }

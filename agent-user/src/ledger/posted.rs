@@ -207,6 +207,21 @@ impl Conn {
         self.take_late(|call| call.has_id(id))
     }
 
+    /// Whether an answer to a call of this id is to come here.
+    pub fn is_awaited(&self, id: RawId<'_>) -> bool {
+        let state = self.state();
+        let posted = state
+            .posted
+            .iter()
+            .flat_map(|posted| posted.expected.iter().chain(posted.late.iter().map(|(call, _)| call)));
+        state.calls.iter().chain(posted).any(|call| call.has_id(id))
+    }
+
+    /// Whether a stop has caught the call of this id.
+    pub fn is_late(&self, id: RawId<'_>) -> bool {
+        self.state().posted.as_ref().is_some_and(|posted| posted.late.iter().any(|(call, _)| call.has_id(id)))
+    }
+
     /// Takes a call that a stop has caught, if nobody has: no more will be learnt of it.
     pub fn give_up_late(&self, decision: &str) -> bool {
         self.take_late(|call| *call.decision == *decision).is_some()

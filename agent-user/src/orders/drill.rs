@@ -131,6 +131,7 @@ impl AgentDrill {
             self.sessions.push(session);
         }
         match phase {
+            Phase::Idle | Phase::Open if conn.is_part() => {}
             Phase::Idle | Phase::Answering => self.idle_connections += 1,
             _ if calls.is_empty() => {
                 self.streams.push(Stream { conn: conn.id, server: scene.server, session: scene.session })

@@ -198,7 +198,7 @@ impl Orders {
         let mut effects: Vec<Effect> =
             agents.iter().map(|agent| enforce::begin(&self.parts.agents, agent, stop)).collect();
         let brought = self.parts.ledger.bring(stop);
-        for conn in brought.conns() {
+        for conn in brought.conns().filter(|conn| !conn.is_part()) {
             if let Some(effect) = effects.iter_mut().find(|effect| effect.agent == conn.identity.agent.name) {
                 effect.connections += 1;
             }

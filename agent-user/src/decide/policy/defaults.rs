@@ -17,7 +17,7 @@ pub struct Defaults {
     pub unknown_revision: Bias,
     /// Bytes that no two readers would understand alike: broken JSON, duplicate members, unknown content codings.
     pub undecodable: Bias,
-    /// Connections whose content cannot be read: TLS, HTTP/2 and anything that is not HTTP.
+    /// Connections whose content cannot be read: TLS, HTTP/2 and anything else that is neither HTTP nor JSON-RPC in lines.
     pub opaque: Bias,
     /// UDP other than DNS, which may be QUIC. Of the host as a whole.
     pub quic: Bias,
