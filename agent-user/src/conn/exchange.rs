@@ -58,7 +58,7 @@ impl Connection {
                 Answered::Tunnel => return Ok(self.tunnel_to()),
                 Answered::Upgraded => {
                     self.classify(Class::Opaque);
-                    return self.tunnel(None).await;
+                    return self.tunnel().await;
                 }
             }
         }

@@ -17,9 +17,7 @@ use tokio::net::TcpStream;
 
 use crate::approvals::Parked;
 use crate::channels::Channel;
-use crate::decide::Guard;
-use crate::decide::policy::Bias;
-use crate::decode::{Hello, Hidden, Named, Sniff, sniff};
+use crate::decode::{Hello, Named, Sniff, sniff};
 use crate::forward::End;
 use crate::forward::answer::Begun;
 use crate::forward::channel::Open;
@@ -30,7 +28,7 @@ use crate::forward::reframe::Stream;
 use crate::forward::side::{Reader, Side};
 use crate::forward::tunnel::tunnel;
 use crate::identity::{Agent, Identity};
-use crate::judge::{Target, is_refused, judge_opaque, names, refuse_bytes};
+use crate::judge::{Target, is_refused, judge_opaque, names};
 use crate::kernel::netns::Netns;
 use crate::ledger::{Conn, Phase, Scene};
 use crate::parts::Parts;
@@ -229,15 +227,11 @@ impl Connection {
             return Err(End::Refused);
         }
         self.dial().await?;
-        if class == Class::Tls {
-            return self.tunnel(None).await;
-        }
-        if self.agent.reader.buffer.is_empty() && self.greeting().await == Sniff::Lines {
+        let is_greeted = class == Class::Opaque && self.agent.reader.buffer.is_empty();
+        if is_greeted && self.greeting().await == Sniff::Lines {
             return Ok(End::Lines);
         }
-        let mut hidden = Hidden::new(self.parts.limits);
-        let end = self.tunnel(Some(&mut hidden)).await?;
-        if hidden.has_found() { self.hidden(end).await } else { Ok(end) }
+        self.tunnel().await
     }
 
     /// Hands on what a server says before its agent has said anything, and tells what that then begins with.
@@ -263,23 +257,11 @@ impl Connection {
         }
     }
 
-    /// What was copied unread carries messages of MCP after all.
-    async fn hidden(&mut self, end: End) -> Result<End, End> {
-        if self.parts.defaults_of(&self.conn).undecodable == Bias::Deny {
-            refuse_bytes(&self.parts, &self.conn, Guard::Undecodable("hidden_message"), "line").await;
-            self.classify(Class::Refused);
-            return Ok(end);
-        }
-        self.conn.mark_mcp();
-        self.classify(Class::Mcp);
-        self.tunnel(None).await
-    }
-
-    async fn tunnel(&mut self, hidden: Option<&mut Hidden>) -> Result<End, End> {
+    async fn tunnel(&mut self) -> Result<End, End> {
         self.conn.set_phase(Phase::Open);
         self.begun = Begun::Partial;
         match self.server.as_mut() {
-            Some(server) => Ok(tunnel(&mut self.agent, server, hidden).await),
+            Some(server) => Ok(tunnel(&mut self.agent, server).await),
             None => Err(End::ServerClosed),
         }
     }

@@ -4,7 +4,7 @@
 //! two parsers could read differently is an error with a name, and what the caller does with it is policy.
 //!
 //! In the order in which bytes pass: [`mod@sniff`], [`hello`], [`head`], [`Authority`], [`body`], [`coding`], [`sse`], [`mod@lines`], [`jsonrpc`], [`mcp`], [`operation`]. What only some
-//! configurations look for: [`headers`], [`find`], [`trace`], [`a2a`]. In what is copied unread: [`Hidden`]. For a content that was edited: [`rewrite_head`].
+//! configurations look for: [`headers`], [`find`], [`trace`], [`a2a`]. For a content that was edited: [`rewrite_head`].
 
 pub mod a2a;
 pub mod body;
@@ -14,7 +14,6 @@ pub mod find;
 pub mod head;
 pub mod headers;
 pub mod hello;
-mod hidden;
 mod json;
 pub mod jsonrpc;
 pub mod lines;
@@ -44,7 +43,6 @@ pub use head::{Framing, Method, RequestHead, ResponseHead, Span, Version};
 pub use head::{parse_request, parse_response};
 pub use headers::Headers;
 pub use hello::{Hello, Named};
-pub use hidden::Hidden;
 pub use json::DEEPEST;
 pub(crate) use json::{Scanner, Stop};
 pub use jsonrpc::{IdKind, Kind, Message, Payload, RawId, decode};

@@ -1,14 +1,12 @@
 //! Traffic that is not read: copied, counted, and cut by stops.
 
-use crate::decode::Hidden;
 use crate::forward::End;
 use crate::forward::side::{Reader, Side, Writer};
 
-/// Copies both ways until both sides have ended. One side may end long before the other. It also ends when something is
-/// found in what the agent says, before the end of that leaves.
-pub async fn tunnel(agent: &mut Side, server: &mut Side, hidden: Option<&mut Hidden>) -> End {
-    let up = copy(&mut agent.reader, &mut server.writer, End::agent, End::server, hidden);
-    let down = copy(&mut server.reader, &mut agent.writer, End::server, End::agent, None);
+/// Copies both ways until both sides have ended. One side may end long before the other.
+pub async fn tunnel(agent: &mut Side, server: &mut Side) -> End {
+    let up = copy(&mut agent.reader, &mut server.writer, End::agent, End::server);
+    let down = copy(&mut server.reader, &mut agent.writer, End::server, End::agent);
     tokio::pin!(up, down);
     // The side that ends first is the one that closed; an error ends both.
     tokio::select! {
@@ -28,16 +26,9 @@ async fn copy(
     to: &mut Writer,
     read_failed: fn(std::io::Error) -> End,
     write_failed: fn(std::io::Error) -> End,
-    mut hidden: Option<&mut Hidden>,
 ) -> Result<(), End> {
     loop {
         if !from.buffer.is_empty() {
-            if let Some(hidden) = &mut hidden {
-                if hidden.look(&from.buffer) {
-                    return Err(End::Refused);
-                }
-                from.made(hidden.held()).map_err(read_failed)?;
-            }
             to.send(&from.buffer).await.map_err(write_failed)?;
             from.buffer.clear();
         }

@@ -155,28 +155,6 @@ rules:
 
 #[test]
 #[cfg_attr(not(feature = "root-tests"), ignore = "needs root and BPF")]
-fn what_begins_like_something_else_hides_no_call_either() {
-    let world = World::new();
-    let daemon = Daemon::start(&world, NO_RULES);
-    let (server, _says) = serves(&world, answers);
-    for before in [&b"x\n"[..], b"\0\x01\xff\n", b"SSH-2.0-x\r\n  "] {
-        let mut agent = RawAgent::start(&world, "coder");
-        let mut conn = agent.open(server.address()).expect("a connection");
-        agent.send(&conn, before).expect("send");
-        std::thread::sleep(std::time::Duration::from_millis(30));
-        let call = format!("{}\n", mcp::call(1, "echo", json!({})));
-        agent.send_in(20, &conn, call.as_bytes()).ok();
-        assert!(agent.to_end(&mut conn).is_err(), "a reset");
-    }
-    let is_found = |record: &serde_json::Value| {
-        record["reason"].as_str().is_some_and(|text| text.contains("hidden_message"))
-    };
-    daemon.records().wait("decision", "the refusal", is_found);
-    assert!(super::received(&server).is_empty(), "no line of it has ended");
-}
-
-#[test]
-#[cfg_attr(not(feature = "root-tests"), ignore = "needs root and BPF")]
 fn a_banner_before_the_first_message_hides_nothing() {
     let world = World::new();
     let daemon = Daemon::start(&world, NO_TRANSFERS);
