@@ -94,6 +94,8 @@ fn operations_meet_the_rules_over_both_bindings() {
     assert!(server.started("cancel").is_empty());
 
     let metrics = daemon.metrics();
+    let seen = metrics.value("interlock_connections_total", &[("agent", "coder"), ("class", "a2a")]);
+    assert!(seen >= 2.0, "{seen} connections");
     let denied = metrics
         .value("interlock_decisions_total", &[("agent", "coder"), ("protocol", "a2a"), ("verdict", "deny")]);
     assert_eq!(denied, 8.0, "four requests of each binding");

@@ -148,6 +148,8 @@ impl Connection {
         };
         if self.conn.is_mcp() {
             self.classify(Class::Mcp);
+        } else if self.conn.is_a2a() {
+            self.classify(Class::A2a);
         }
         match judged {
             Judged::Allowed { has_calls, batch, replaced } => {

@@ -145,7 +145,7 @@ impl Connection {
     /// left the agent's side in order.
     async fn serve(&mut self) -> End {
         let result = async {
-            if matches!(self.class, Some(Class::Http | Class::Mcp)) {
+            if matches!(self.class, Some(Class::Http | Class::Mcp | Class::A2a)) {
                 return self.http().await;
             }
             // Who is refused gets the answer from us alone.
@@ -273,7 +273,7 @@ impl Connection {
     /// Ends the connection as its cause asks: orderly after an answer, with a reset where an orderly end would be a lie.
     /// Dropping it makes the record.
     async fn close(mut self, end: End) {
-        let speaks_http = matches!(self.class, Some(Class::Http | Class::Mcp));
+        let speaks_http = matches!(self.class, Some(Class::Http | Class::Mcp | Class::A2a));
         match &end {
             End::Unreachable(_) | End::Network(_) => self.agent.reset_on_close(),
             End::Refused | End::Malformed(_) | End::Full(_)

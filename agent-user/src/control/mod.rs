@@ -336,7 +336,7 @@ async fn agents(Shared(control): Shared<App>) -> Json<Value> {
         let is_its =
             |conn: &crate::ledger::Conn| conn.identity.agent.number == held.agent.number && !conn.is_part();
         let conns = parts.ledger.open_conns(is_its);
-        let inspected = conns.iter().filter(|conn| conn.is_mcp()).count();
+        let inspected = conns.iter().filter(|conn| conn.is_mcp() || conn.is_a2a()).count();
         let rules = parts.gate.rules();
         let stop = held.agent.as_whom(|whom| rules.stop_of_agent(whom)).map(|stop| stop.id.to_string());
         let agent = agents.entry(held.agent.name.to_string()).or_insert_with(|| {

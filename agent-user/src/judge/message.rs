@@ -375,7 +375,7 @@ impl<'a> Prepared<'a> {
         stated.or(claimed.map(Into::into)).map(|stated| stated.chars().take(64).collect())
     }
 
-    fn protocol(&self) -> Protocol {
+    pub(super) fn protocol(&self) -> Protocol {
         let other = self.call.as_ref().filter(|call| !call.is_mcp);
         other.map_or(Protocol::Mcp, |call| Protocol::of_other(&call.method))
     }

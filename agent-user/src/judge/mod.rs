@@ -23,7 +23,7 @@ use crate::decide::policy::Bias;
 use crate::decide::redact::splice_all;
 use crate::decide::subject::Subject;
 use crate::decide::{Guard, Refusal};
-use crate::decode::{Payload, Undecodable, decode, mcp, operation};
+use crate::decode::{Payload, Protocol, Undecodable, decode, mcp, operation};
 use crate::forward::refuse::Refused;
 use crate::ledger::{Call, Conn, Scene, Unexpected};
 use crate::parts::Parts;
@@ -154,6 +154,9 @@ pub async fn judge_messages(
     let is_mcp = prepared.iter().any(|message| message.call.as_ref().is_none_or(|call| call.is_mcp));
     if is_mcp {
         conn.mark_mcp();
+    }
+    if prepared.iter().any(|message| message.protocol() == Protocol::A2a) {
+        conn.mark_a2a();
     }
 
     target.update(&parts.gate.rules(), conn, host);

@@ -37,6 +37,7 @@ pub struct Conn {
     pub wake: Notify,
     /// An MCP message or header was seen on it.
     mcp: AtomicBool,
+    a2a: AtomicBool,
     /// The tunnel that it goes through, where its destination is a proxy.
     tunnel: OnceLock<Arc<Tunnel>>,
     /// Its messages are lines, and so its server is told on it.
@@ -101,6 +102,7 @@ impl Conn {
             destination,
             wake: Notify::new(),
             mcp: AtomicBool::new(false),
+            a2a: AtomicBool::new(false),
             tunnel: OnceLock::new(),
             lines: OnceLock::new(),
             part: false,
@@ -121,6 +123,15 @@ impl Conn {
 
     pub fn mark_mcp(&self) {
         self.mcp.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether this connection is known to carry A2A.
+    pub fn is_a2a(&self) -> bool {
+        self.a2a.load(Ordering::Relaxed)
+    }
+
+    pub fn mark_a2a(&self) {
+        self.a2a.store(true, Ordering::Relaxed);
     }
 
     /// The tunnel that it goes through, where its destination is a proxy.

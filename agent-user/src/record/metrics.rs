@@ -20,7 +20,9 @@ use crate::fingerprint;
 pub enum Class {
     /// HTTP/1.1 on which at least one MCP message was seen.
     Mcp,
-    /// HTTP/1.1 without MCP.
+    /// HTTP/1.1 on which A2A was seen, and no MCP.
+    A2a,
+    /// HTTP/1.1 without either.
     Http,
     Tls,
     /// Anything that cannot be read.
@@ -33,6 +35,7 @@ impl Class {
     pub fn label(self) -> &'static str {
         match self {
             Class::Mcp => "mcp",
+            Class::A2a => "a2a",
             Class::Http => "http",
             Class::Tls => "tls",
             Class::Opaque => "opaque",
