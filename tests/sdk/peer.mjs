@@ -10,7 +10,15 @@ import { parseArgs } from 'node:util';
 // Not process.stdout: what that still buffers is lost at process.exit.
 export function say(line) {
   let bytes = Buffer.from(JSON.stringify(line) + '\n');
-  while (bytes.length > 0) bytes = bytes.subarray(writeSync(1, bytes));
+  while (bytes.length > 0) {
+    try {
+      bytes = bytes.subarray(writeSync(1, bytes));
+    } catch (error) {
+      // An SDK's stdio transport has looked at process.stdout, and so a full pipe does not block.
+      if (error.code !== 'EAGAIN') throw error;
+      Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 5);
+    }
+  }
 }
 
 // --- servers ---
