@@ -1,10 +1,11 @@
-//! Bytes to meaning: the name in a TLS hello, HTTP/1 framing, server-sent events, JSON-RPC and MCP.
+//! Bytes to meaning: the name in a TLS hello, HTTP/1 framing, server-sent events, lines, JSON-RPC, MCP and A2A.
 //!
 //! Pure: no IO, no clock, no locks; every input may be hostile and none may panic. Need-more is not an error. What
 //! two parsers could read differently is an error with a name, and what the caller does with it is policy.
 //!
-//! In the order in which bytes pass: [`mod@sniff`], [`hello`], [`head`], [`Authority`], [`body`], [`coding`], [`sse`], [`mod@lines`], [`jsonrpc`], [`mcp`], [`operation`]. What only some
-//! configurations look for: [`headers`], [`find`], [`trace`], [`a2a`]. For a content that was edited: [`rewrite_head`].
+//! In the order in which bytes pass: [`mod@sniff`], [`hello`], [`head`], [`Authority`], [`body`], [`coding`], [`sse`],
+//! [`mod@lines`], [`jsonrpc`], [`mcp`], [`operation`]. What only some configurations look for: [`headers`], [`find`],
+//! [`trace`], [`a2a`]. For a content that was edited: [`rewrite_head`].
 
 pub mod a2a;
 pub mod body;
