@@ -114,8 +114,13 @@ fn a_stop_ends_operations_in_flight_with_its_reason() {
     let world = World::new();
     let daemon = Daemon::start(&world, NO_RULES);
     let server = Server::start_a2a(&world);
-    for (count, step) in [stream("task one slow two"), send("task one slow two")].into_iter().enumerate() {
-        let url = format!("http://{}/rest", server.address());
+    let calls = [
+        ("/rest", stream("task one slow two")),
+        ("/rest", send("task one slow two")),
+        ("/", stream("task one slow two")),
+    ];
+    for (count, (binding, step)) in calls.into_iter().enumerate() {
+        let url = format!("http://{}{binding}", server.address());
         let script = json!([step, send("after it")]);
         let agent = Agent::start(&world, "coder", Client::A2a, Era::Auto, &url, &script);
         server.wait("word", "end", count + 1);

@@ -30,6 +30,19 @@ pub fn is_card(target: &[u8]) -> bool {
     path.ends_with(b"/.well-known/agent-card.json") || path.ends_with(b"/.well-known/agent.json")
 }
 
+/// Whether a method is answered by many responses with one id, and so over only when its stream is (A2A 0.3, section 3.2.2,
+/// and 1.0, section 9.4; and what was before).
+pub fn is_streamed(method: &str) -> bool {
+    let streamed = [
+        "message/stream",
+        "tasks/resubscribe",
+        "tasks/sendSubscribe",
+        "SendStreamingMessage",
+        "SubscribeToTask",
+    ];
+    streamed.contains(&method)
+}
+
 fn of(object: &str) -> Result<Option<&str>, Ambiguous> {
     if member(object, "context_id")?.is_some() {
         return Err(Ambiguous);

@@ -12,7 +12,7 @@ use bytes::Buf;
 use crate::channels::Channel;
 use crate::decide::policy::Bias;
 use crate::decide::{Guard, Refusal, Rules};
-use crate::decode::{Body, Framing, Media, Method, ResponseHead, parse_response, rewrite_head};
+use crate::decode::{Body, Framing, Media, Method, ResponseHead, a2a, parse_response, rewrite_head};
 use crate::forward::End;
 use crate::forward::channel::Open;
 use crate::forward::hold::{self, Content, Held, Hold};
@@ -330,9 +330,10 @@ impl Relay<'_> {
         bytes: usize,
     ) {
         for call in self.conn.end() {
+            // Whatever came was its answer.
+            let is_answered = call.is_operation || a2a::is_streamed(&call.method);
             let (outcome, cause) = match status {
-                // Whatever came was its answer.
-                Some(status) if call.is_operation => (if status < 400 { "result" } else { "error" }, None),
+                Some(status) if is_answered => (if status < 400 { "result" } else { "error" }, None),
                 _ => (outcome, cause),
             };
             self.inspecting().record(&call, outcome, cause, status, bytes);

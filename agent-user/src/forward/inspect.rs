@@ -11,7 +11,7 @@ use crate::channels::Channel;
 use crate::decide::policy::Bias;
 use crate::decide::stop::Stop;
 use crate::decide::{Guard, Reach, Refusal, Rules};
-use crate::decode::{Kind, Message, Payload, Undecodable, decode, mcp, operation};
+use crate::decode::{Kind, Message, Payload, RawId, Undecodable, a2a, decode, mcp, operation};
 use crate::forward::channel::catch;
 use crate::forward::{evidence, refuse};
 use crate::judge::{Answer, Answering};
@@ -213,10 +213,13 @@ impl Inspecting<'_> {
     /// Takes the calls off the ledger that a payload answers.
     fn finish(&self, payload: &Payload<'_>, bytes: usize, status: Option<u16>) {
         for message in payload.messages() {
-            let Kind::Response { id: Some(id), .. } = &message.kind else {
+            let Kind::Response { id: Some(id), is_error } = &message.kind else {
                 self.learn(message, None);
                 continue;
             };
+            if !is_error && self.goes_on(*id) {
+                continue;
+            }
             let Some((call, permits)) = self.conn.finish(*id) else { continue };
             let (now, size) = (Instant::now(), message.raw.len() as u64);
             permits.iter().for_each(|permit| self.parts.counts.add_answer(permit, size, now));
@@ -225,6 +228,12 @@ impl Inspecting<'_> {
             let is_error = mcp::result_facts(message).is_some_and(|facts| facts.is_error);
             self.record(&call, if is_error { "error" } else { "result" }, None, status, bytes);
         }
+    }
+
+    /// More will answer the call of this id: it is over with its stream.
+    fn goes_on(&self, id: RawId<'_>) -> bool {
+        let is_streamed = |call: Call| a2a::is_streamed(&call.method);
+        self.conn.is_a2a() && self.conn.call(Some(id)).is_some_and(is_streamed)
     }
 
     /// Takes notice of tasks that begin or end.
